@@ -1,7 +1,7 @@
 """At the end, every rank has one block of the reduction of all ranks' buffers.
 
 S is the whole input: n blocks of S/n. An element of the result needs n - 1 contributions from other ranks, so all ranks
-together move (n-1) S bytes. (n-1)/n S bytes go through each port and direction. The bus factor is (n-1)/n, as in
+together move (n-1) S bytes. Each port carries (n-1)/n S bytes in each direction. The bus factor is (n-1)/n, as in
 nccl-tests. A reducescatter is the first half of an allreduce. If the ranks are divided into N equal parts, each part
 first reduces its own buffers, then sends (N-1)/N S bytes.
 

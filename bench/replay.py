@@ -18,7 +18,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class Replay(AllReducePattern):
-    """Each rank runs the exchanges of a plan file in order, with the compute between them."""
+    """Each rank runs the exchanges of a plan file in order, and computes between the exchanges."""
 
     name = "replay"
     replays = True

@@ -1,7 +1,7 @@
-"""Every rank sends one message to the next rank of a ring and receives one from the previous rank.
+"""Every rank sends one message to the next rank of a ring and receives a message from the previous rank.
 
 S is one message. In the measured time, each port sends S and receives S, so the bus factor is 1, as in nccl-tests. The
-bandwidth is that of one direction and not the sum of both directions. If ranks are numbered node by node, one message
+bandwidth counts only one direction, not the sum of both directions. If ranks are numbered node by node, one message
 leaves each node. With `--order interleaved`, every message leaves its node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
@@ -15,7 +15,7 @@ from bench.core.program import Exchange, Message, Step
 
 
 class SendRecv(MessagePattern):
-    """Each rank sends to the next rank of the ring and receives from the previous one."""
+    """Each rank sends to the next rank of the ring and receives from the previous rank."""
 
     name = "sendrecv"
 

@@ -130,7 +130,7 @@ class Records:
 
 
 def _first(wrongs: Sequence[Wrong]) -> Wrong:
-    """Return the first wrong data: those of a rank whose own send buffer is wrong, if there is such a rank."""
+    """Return the first wrong data. Ranks whose own send buffer is wrong take precedence over other ranks."""
     sent = [wrong for wrong in wrongs if wrong.first is not None and wrong.first.code == WrongCode.SENT]
     return next(iter(sent), next((wrong for wrong in wrongs if wrong.num_wrong), wrongs[0]))
 

@@ -1,8 +1,8 @@
 """Run the exchanges of a recorded job again. Time whole steps and each exchange.
 
 All ranks run the operations of a step in the plan's order, so they cannot block each other. Between two exchanges, a
-rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, so does
-the replay.
+rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, the
+replay also works during this exchange.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _Times:
 
 
 class Replayer:
-    """Replays a plan on this rank. All ranks execute the same steps; rank 0 has the records."""
+    """Replays a plan on this rank. All ranks execute the same steps. Rank 0 returns the records."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Replayer:
     # -- before timing
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
-        """Prepare all exchanges and check one call of each.
+        """Prepare all exchanges, call each exchange once, and check the data.
 
         Return None if the replay can begin. Otherwise, rank 0 returns failed records if data were wrong. Rank 0 returns
         a skipped record if the exchanges cannot run or need too much memory. Other ranks return no record.
@@ -177,7 +177,7 @@ class Replayer:
         return Group("step", tuple(range(self._plan.num_ranks)))
 
     def _of_step(self, everybody: Group, payload_bytes: int) -> dict[str, Any]:
-        """Return the fields of the row of whole steps. No bytes are counted for this row, as for a barrier."""
+        """Return the fields of the row of whole steps. This row counts no bytes."""
         barrier: Pattern = plugins.load("pattern", "barrier").PATTERN
         return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
@@ -271,7 +271,10 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Make one call of each type with the data of this variation. Return this rank's wrong data for each type."""
+        """Call each type of exchange once. Return this rank's wrong data for each type.
+
+        `variation`: the number that determines the data of the buffers.
+        """
         found = []
         for index in range(len(self._kinds)):
             program = self._programs.get(index)
@@ -301,7 +304,9 @@ class Replayer:
     # -- timing
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Replay steps until the interval of a step's time is narrow enough, or the time is over. Then check the data.
+        """Replay steps, and check the data at the end.
+
+        The replay ends when the interval of a step's time is narrow enough, or when the time limit is reached.
 
         Rank 0 returns the records and their groups. Other ranks return an empty list.
         """
@@ -343,7 +348,7 @@ class Replayer:
         return str(reason)
 
     def _step(self, step: PlannedStep) -> tuple[float, list[tuple[int, float, float]]]:
-        """Run one step. Return its time in seconds, and for each operation of this rank its number, begin and end."""
+        """Run one step. Return the step's time in seconds, and (number, begin, end) of each operation of this rank."""
         own, tail_s = [], step.tails_s.get(self._rank, 0.0)
         for number, one in enumerate(step.operations):
             if one.kind in self._programs:
@@ -444,7 +449,10 @@ class Replayer:
             )
 
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
-        """Return the recorded time of one type of exchange in seconds: the median over steps of the step's mean."""
+        """Return the recorded time of one type of exchange in seconds, or None if it was not recorded.
+
+        The function computes the mean of the exchanges in each step. The result is the median of these means.
+        """
         means = []
         for place in replayed:
             operations = self._plan.steps[place].operations

@@ -25,7 +25,7 @@ _ANY_BATCH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One size in one mode for one round of groups.
+    """The plan of one size in one mode, for groups that run at the same time.
 
     `max_s`: the time limit of the samples in seconds. The row is skipped if the limit is 0 or less.
     """
@@ -89,7 +89,7 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether the group has equally many ranks on each node."""
+    """Return the number of nodes of a group, and whether the group has the same number of ranks on each node."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
@@ -121,10 +121,10 @@ class BufferSets:
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
-        For a cold cache, the sets of all ranks that share the cache together have twice the size of the cache.
+        For a cold cache, all ranks that share the cache use sets with a total of twice the cache size.
 
-        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. A GPU needs
-        more sets than a host: calls on a GPU are short, and a batch of few calls would show mostly the launch time.
+        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. Calls on a GPU
+        are short. A batch of few calls would show mostly the launch time. A GPU therefore needs more sets than a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -161,14 +161,14 @@ class BufferSets:
     def _set_bytes(self, shape: Shape) -> int:
         """Return the bytes of one rank's buffers in a set.
 
-        The result is at least twice the payload. It is larger if a window has several messages.
+        The result is at least twice the payload. The result is larger if a window has several messages.
         """
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
 
 
 def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
-    """Check whether a row is in place, because the user requested it or the library has no other form."""
+    """Check whether a row is in place. The user may request this, or the library may work only in place."""
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
     return case.in_place or transport.must_be_in_place(steps)
 

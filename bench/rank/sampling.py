@@ -57,7 +57,7 @@ class ContestedSamples:
 
     `alone`: the seconds of each group's slowest rank. Each `samples_per_block` samples are one block.
     `passes_per_s`: rates of the aggressors' program in each disturbed block.
-    `busy`: the fraction of a disturbed block that the least busy aggressor spent inside calls.
+    `busy`: for each disturbed block, the smallest fraction of the block that an aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -80,7 +80,7 @@ def take(
     """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
     `most_batch`: the largest number of calls in one pipelined sample.
-    `room`: how many values (samples x ranks) may be kept.
+    `room`: the largest number of values (samples x ranks) that are kept.
     `one_way`: takes samples that start on one rank and end on another rank.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
@@ -164,7 +164,7 @@ class Sampler:
         """Return the number of calls per pipelined sample, which is a power of two.
 
         The number is the smallest for which a sample lasts as long as the transport requires (2 ms for most
-        transports). Reading the clock then takes only a small part of the time.
+        transports). The clock readings then take only a small part of the time.
         """
         if self._row.mode == "isolated":
             return 1
@@ -226,7 +226,7 @@ class Sampler:
         return _as_timings(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """Take `chunk` samples. Return this rank's times; an idle rank has none."""
+        """Take `chunk` samples. Return this rank's times. An idle rank has no times."""
         if self._row.mode == "isolated" and not self._case.pause_s:
             return self._transport.time_each(self._compiled, chunk)
         if self._row.mode == "isolated":
@@ -243,8 +243,8 @@ class Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        The first check is after 30 samples. Later, the number is a tenth of the samples so far, but at least 10. If a
-        sample takes long, the number is smaller.
+        The first check is after 30 samples. Later, the function returns a tenth of the number of samples so far, but at
+        least 10. For long samples, it returns a smaller number.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
@@ -255,7 +255,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished; None to continue. A row is finished when all its groups are finished."""
+        """Return why this row is finished, or None if it continues. A row ends when all its groups have ended."""
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)
             return StopReason.SOAKED if elapsed_s >= self._case.soak_s or num >= most else None
@@ -295,13 +295,13 @@ def _joined(timings: Sequence[Timing]) -> Timing:
 
 
 def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
-    """Return every rank's seconds as timings, whose other fields are empty."""
+    """Return a timing for each rank. Only the field with the seconds has a value."""
     return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:
     """Return the median time of a call in seconds.
 
-    The time of a call is that of its slowest rank. Idle ranks are left out.
+    The time of a call is the time of its slowest rank. Idle ranks are left out.
     """
     return float(median(map(max, zip(*filter(None, gathered), strict=True))))

@@ -229,7 +229,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 
     All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
     have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
-    so all ranks must have equally many sets.
+    so all ranks must have the same number of sets.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -252,7 +252,7 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     """Return the transport and why it was chosen.
 
-    The first rule that applies decides:
+    The function uses the first rule that applies:
 
     - Take the transport that the case names.
     - If the pattern supports only one transport, take this transport.

@@ -1,4 +1,4 @@
-"""Turn a workload file, as `select` reads it, into the sizes of a model to train."""
+"""Turn a workload file of `linkbench select` into the sizes of a model to train."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def model_of(case: Case) -> Transformer | Residual | None:
 
     Return None if the case has no workload.
 
-    Raises UsageError if the workload lacks a size or if sizes do not divide.
+    Raises UsageError if the workload lacks a size or if sizes do not fit together. For example, the hidden size must be
+    a multiple of the number of heads.
     """
     if not case.workload:
         return None

@@ -35,7 +35,7 @@ class StepUsage:
     def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
         """Return this rank's peak use of each memory, and the joules of a step.
 
-        The peak "host" is the growth of the process's memory since before the model was built.
+        The peak "host" is the process's peak memory minus its memory before the model was built.
 
         `on_device`: the peaks of device memory, which the trainer knows.
         """

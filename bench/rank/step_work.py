@@ -14,7 +14,8 @@ from bench.predict.workload import ModelSizes
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the work of a step under the names of `StepSamples.work`. The result is empty for layers that only sleep.
 
-    Operations are computed by a formula. If torch counted operations on all ranks, the sum of these counts is added.
+    A formula computes the operations. If torch counted operations on all ranks, the result also has the sum of these
+    counts.
 
     `of_ranks`: the counts of each rank (`CountsWork.work`).
     """
@@ -41,7 +42,10 @@ def _flops_per_sample(model: Transformer | Residual) -> float:
 
 
 def _sizes(model: Transformer) -> ModelSizes:
-    """Return the sizes for the formula of `select`, which counts the matrices of the layers and of the vocabulary."""
+    """Return the sizes for the formula of `linkbench select`.
+
+    The formula counts the matrices of the layers and of the vocabulary.
+    """
     return ModelSizes(
         parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),
         layers=model.layers,

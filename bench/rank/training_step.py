@@ -2,7 +2,7 @@
 
 A launch alternates blocks of full steps with blocks of twins. A twin is a step that leaves out one cause of delay, such
 as the exchange. Two measurements show the cost of a cause: clocks inside the full step, and the time that the twin
-saves. All ranks run the same blocks, and rank 0 decides how many.
+saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def needed_bytes(plan: StepPlan) -> int:
-    """Return the memory of a rank for both replicas and for one more copy of the weights, without divided layers."""
+    """Return the memory of a rank for both replicas and for one more copy of the weights.
+
+    The function assumes that layers are not divided among ranks.
+    """
     num_ranks = len(plan.grid.ranks)
     vectors = {
         "": 0,
@@ -103,7 +106,7 @@ def _of_models(case: Case) -> str | None:
 
 
 def _check_division(plan: StepPlan, inner: str) -> None:
-    """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a row."""
+    """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a row of the mesh."""
     num = plan.grid.inner
     if isinstance(plan.model, Residual) and inner in ("tensors", "experts"):
         raise UsageError.of(RankRefusal.NOT_DIVIDED, strategy=plan.case.strategy)
@@ -121,7 +124,7 @@ def _check_division(plan: StepPlan, inner: str) -> None:
 
 
 def _check_model(model: Transformer, inner: str, num: int) -> None:
-    """Raise UsageError if the sizes of a model cannot be divided among the ranks of a row."""
+    """Raise UsageError if the sizes of a model cannot be divided among the ranks of a row of the mesh."""
     if inner == "experts" and model.experts == 1:
         raise UsageError.of(RankRefusal.NO_EXPERTS)
     divided = {"tensors": ("heads", "kv_heads", "feedforward"), "experts": ("experts",)}.get(inner, ())
@@ -131,7 +134,7 @@ def _check_model(model: Transformer, inner: str, num: int) -> None:
 
 
 def _check_timed(timed: TimedLayers, inner: str, num: int) -> None:
-    """Raise UsageError if the bytes of timed layers cannot be divided among the ranks of a row."""
+    """Raise UsageError if the bytes of layers that only sleep cannot be divided among the ranks of a mesh row."""
     if inner == "tensors" and timed.num_bytes % (4 * num):
         raise UsageError.of(RankRefusal.TENSORS_UNEVEN, num_bytes=timed.num_bytes, num=num)
     if inner == "experts" and timed.activation_bytes % (4 * num):
@@ -139,7 +142,7 @@ def _check_timed(timed: TimedLayers, inner: str, num: int) -> None:
 
 
 class StepMeasurer:
-    """Measures one training step on this rank. Rank 0 returns the record, other ranks None."""
+    """Measures one training step on this rank. Rank 0 returns the record. Other ranks return None."""
 
     def __init__(
         self,
@@ -199,13 +202,17 @@ class StepMeasurer:
         return self._ended(failed=failure) if failure else ()
 
     def _untrainable(self) -> Skip | None:
-        """Return why the library of some rank cannot train the plan, or None if all libraries can."""
+        """Return why the library of one rank cannot execute the plan, or None if all ranks can execute it."""
         transport = self._transport
         own = transport.untrainable(self._plan) if isinstance(transport, Training) else None
         return next((skip for skip in self._channel.share(own) if skip is not None), None)
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Run blocks of all twins until their ratios are known, and check the gradients of the last full step."""
+        """Take the samples of all twins, then check the gradients.
+
+        A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or when the time of each
+        twin relative to the full step is precise enough. The check covers the last full step and further steps.
+        """
         assert self._trainer is not None
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
         with sampling.no_garbage():
@@ -356,7 +363,7 @@ def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[s
     """Return two times for each segment: by linkbench's clocks and by the library's logger.
 
     The function picks, for each segment, the rank with the largest difference between the two times. The result is
-    empty if a rank has no such times.
+    empty if a rank lacks the logger's times.
     """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
@@ -365,7 +372,8 @@ def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[s
 def _order(num_blocks: int) -> list[Twin]:
     """Return the order of the twins in a round.
 
-    The order of the incomplete twins is reversed in every second round. FULL always comes last.
+    A twin leaves out one cause of delay. Every second round runs the twins in the reverse order. The full step (FULL)
+    always comes last.
     """
     twins = [twin for twin in Twin if twin is not Twin.FULL]
     return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]

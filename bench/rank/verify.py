@@ -85,8 +85,8 @@ class Verifier:
         """Compare a set's receive buffer with the expected data, in the buffer's own memory.
 
         If the data differ, or if this member receives nothing, the send buffer is compared, too. A rank whose own send
-        buffer is wrong is the cause of wrong data on other ranks. In-place calls overwrite their input, so there the
-        cause stays unknown.
+        buffer is wrong is the cause of wrong data on other ranks. An in-place call overwrites its input, so this check
+        cannot find the cause of wrong data.
         """
         if not buffers.guards_intact(index):
             return Wrong(1, WrongData.of(WrongCode.GUARD, rank=self._rank))
@@ -139,7 +139,7 @@ class Verifier:
         return CopyData(self._dtype, self._group.ranks, seed)
 
     def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
-        """Write the two factors of a product, and poison into the memory of the product."""
+        """Write the two factors of a product, and fill the memory of the result with poison."""
         num_bytes = self._send_bytes // len(data.factors)
         for k, factor in enumerate(data.factors):
             buffers.fill("send", index, k * num_bytes, num_bytes, factor)
@@ -232,8 +232,8 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the parts to compare, in bytes.
 
-    Below 1 GiB, the whole region is compared. Of a larger region, the pages at both ends and every hundredth page are
-    compared.
+    Below 1 GiB, the whole region is compared. In a larger region, only the first page, the last page and every
+    hundredth page are compared.
     """
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []

@@ -20,8 +20,8 @@ _ORDER = ("hard", "reference", "traffic")
 class BoundCurve:
     """One bound at increasing sizes. Rates are in GB/s.
 
-    `whose`: the settings of the curves to which the bound belongs; "" if it belongs to all curves of the picture.
-    `where`: the sizes to which the bound applies, such as `up to 4K`; "" for all sizes of its curves.
+    `whose`: the settings of the curves that have this bound; "" if all curves of the picture have this bound.
+    `where`: the sizes to which the bound applies, such as `up to 4K`; "" if the bound applies to all sizes.
     `whole`: whether a level line may be drawn from one edge of the picture to the other.
     """
 
@@ -45,7 +45,7 @@ class BoundCurve:
 
 @dataclass(slots=True)
 class _Piece:
-    """The rates of a bound by size, and the labels of its curves."""
+    """One bound: its rate at each size, and the labels of the curves that have this bound."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ class _Piece:
     owners: list[CurveLabel]
 
     def agrees(self, other: _Piece) -> bool:
-        """Check whether both pieces are the same line."""
+        """Check whether two bounds have the same name, the same kind and nearly the same rates."""
         if (self.name, self.kind) != (other.name, other.kind):
             return False
         tolerance = _SAME.get(self.kind, _SAME_RATE)
@@ -65,11 +65,11 @@ class _Piece:
 
 
 def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[BoundCurve]:
-    """Return the bounds of one picture's curves by label: first hard bounds, then references, then traffic bounds.
+    """Return the bounds of one picture's curves. Hard bounds come first, then references, then traffic bounds.
 
-    Equal bounds of several curves are one line. The traffic bounds of a curve's algorithms are lines of their own,
-    because an algorithm's bound says nothing about the sizes of another algorithm. A traffic bound that looks like a
-    hard bound of the same curve is left out.
+    If several curves have equal bounds, the picture shows one line for these bounds. A traffic bound holds only at the
+    sizes at which the library uses one algorithm, so each algorithm has a separate line. A traffic bound is left out if
+    its line would coincide with the line of a hard bound of the same curves.
     """
     pieces: list[_Piece] = []
     for label, points in lines.items():
@@ -106,7 +106,7 @@ def _close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _hides(hard: _Piece, piece: _Piece) -> bool:
-    """Check whether a hard bound of the same curves looks the same."""
+    """Check whether the line of a bound would coincide with the line of a hard bound of the same curves."""
     rate = max(hard.rates.values())
     return set(piece.owners) <= set(hard.owners) and all(
         _close(rate, each, _SAME_LINE) for each in piece.rates.values()
@@ -127,7 +127,7 @@ def _curve(piece: _Piece, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> B
 
 
 def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
-    """Return the sizes at which a bound applies, in words; "" if it applies from the smallest to the largest size."""
+    """Return a text with the sizes at which a bound applies, or "" if it applies at all sizes of its curves."""
     first, last = format_size(sizes[0]), format_size(sizes[-1])
     if sizes[0] == smallest and sizes[-1] == largest:
         return ""
@@ -139,7 +139,7 @@ def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
 
 
 def _whose(owners: Sequence[CurveLabel], labels: Sequence[CurveLabel]) -> str:
-    """Return the settings in which curves differ from the other curves of the picture."""
+    """Return the settings that distinguish these curves from the other curves of the picture."""
     common = set.intersection(*(set(label.settings) for label in labels))
     words = dict.fromkeys(", ".join(each for each in owner.settings if each not in common) for owner in owners)
     words.pop("", None)

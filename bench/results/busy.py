@@ -1,4 +1,4 @@
-"""Find how busy the hosts of a run were with other programs, and how many figures were measured meanwhile."""
+"""Find how much CPU time other programs used on the hosts of a run, and how many figures this affects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BusyRun:
 
     @property
     def matters(self) -> bool:
-        """Whether so many figures are from busy hosts that the run counts as busy."""
+        """Whether at least the share MATTERS of the figures was measured on busy hosts."""
         return self.num > 0 and self.num >= MATTERS * self.of
 
     @property

@@ -67,7 +67,7 @@ def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> tuple[int | None, float]:
-    """Return the rank that is the slowest in most bursts, and by which fraction it is slower than the median rank.
+    """Return the rank that is the slowest in most bursts, and how much slower it is than the median rank (a fraction).
 
     The rank is None if no rank is the slowest in most bursts.
     """

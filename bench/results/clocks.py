@@ -79,9 +79,9 @@ class Clock:
 
     A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
     error bound grows with the distance from the measurements. If the drift is not constant, a measured offset may
-    differ from the fitted line by more than its own bound. The excess is then added to the error bound. For times
-    before the first or after the last measurement, WANDER is added for each second. A clock without offsets is the
-    reference clock itself.
+    differ from the fitted line by more than the bound of this offset. The excess is then added to the error bound. For
+    times before the first or after the last measurement, WANDER is added for each second. A clock without offsets is
+    the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -146,7 +146,7 @@ class Clock:
 class _Fit:
     """A fitted line: offset(t) = offset_s + drift x (t - middle_s).
 
-    At time t, the weight of a measured offset is share + slope x (t - middle_s).
+    offset(t) is a weighted sum of the measured offsets. The weight of an offset is share + slope x (t - middle_s).
     """
 
     middle_s: float
@@ -159,12 +159,12 @@ class _Fit:
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """Return a clock's offset during a burst of round trips, for the middle of the shortest round trip.
+    """Return a clock's offset at the middle of the shortest round trip of a burst.
 
     Each round trip allows a range of offsets. The offset is the middle of the range that all round trips allow, and the
-    largest error is half of this range. The clock may have drifted between two round trips, so the ranges of the other
-    round trips are widened by the largest possible drift. If the `parent` clock sent the burst, its error bounds widen
-    the ranges as well.
+    largest error is half of this range. The clock may have drifted between two round trips. The largest possible drift
+    therefore widens the ranges of the other round trips. The error bounds of the clock that sent the burst (`parent`)
+    also widen the ranges.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
@@ -184,10 +184,10 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return (reference, client) pairs, in rounds, that compare clocks 0 .. num-1 with clock 0.
+    """Return the rounds of comparisons that relate clocks 0 .. num-1 to clock 0, as (reference, client) pairs.
 
     The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
-    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k, the offsets of the first 2^k clocks are known. In the
+    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k, the offsets of the first 2^k clocks are known. In the
     next round, each of these clocks is the reference for one more clock.
     """
     rounds, known = [], 1

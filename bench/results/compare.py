@@ -73,7 +73,7 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """`new_s` / `base_s`. If it is above 1, NEW is slower."""
+        """`new_s` / `base_s`. If the ratio is above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 
@@ -152,10 +152,13 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: whether the launches of both runs alternated. If so, LEAST_PAIRS launches or more are tested in pairs.
+    `in_turn`: whether the launches of both runs alternated. If there are at least LEAST_PAIRS alternating launches,
+    they are tested in pairs.
 
-    Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
-    factor, or if no row can be compared.
+    `allow_diff`: the factors that may differ between the runs.
+
+    Raises UsageError if the runs differ in another factor, or if `allow_diff` has an unknown factor. Also raises
+    UsageError if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -220,7 +223,7 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds, which is its median or, without a median, its mean.
+    """Return the time of a row in seconds. The time is the median, or the mean if the row has no median.
 
     If a log prints only a rate, the time follows from the rate.
     """
@@ -266,8 +269,8 @@ def _judged(
 ) -> tuple[list[Compared], JointTest | None]:
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
-    A row can be slower or faster only if the joint test finds a change. If two runs are equal, the probability that any
-    row gets such a verdict is therefore at most `fdr`.
+    A row can be slower or faster only if the joint test finds a change. For two equal runs, the probability that any
+    row gets the verdict slower or faster is therefore at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:

@@ -256,7 +256,10 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return the smallest changes that this number of launches can find: of all rows together, and of a single row."""
+    """Return the smallest change of all rows together, and of a single row, that the comparison can detect.
+
+    The result depends on the number of launches.
+    """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
         return []

@@ -1,11 +1,10 @@
 """Find contradictions between rows of one run. The time of one row limits the time of another row.
 
-The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be
-slower than other operations that do the same work. Every rule has the form
-`time of the first operation <= sum of the times of the other operations`. All operations of a rule have the same
-payload S (docs/metrics.md) and the same settings. A conflict means that a row is wrong, or that the library chose a
-slow algorithm: the other operations would be faster. linkbench reports conflicts, but does not delete or correct any
-row.
+The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines". An operation should not be
+slower than other operations that do the same work. Every rule has the form `time of the first operation <= sum of the
+times of the other operations`. All operations of a rule have the same payload S (docs/metrics.md) and the same
+settings. A conflict means that a row is wrong, or that the library chose a slow algorithm. With a slow algorithm, the
+other operations are faster. linkbench reports conflicts, but does not delete or correct any row.
 
 A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
 ends by more than a tolerance. Every launch that measured all rows of the rule must show the conflict. Rows that drift,
@@ -44,7 +43,7 @@ class Replacement:
     """An operation, and a sequence of operations that can replace it at the same payload S.
 
     `modes`: the modes in which the rule holds.
-    `how`: how the other operations replace the operation, in words.
+    `how`: a text that says how the other operations replace the operation.
     """
 
     pattern: str
@@ -104,12 +103,12 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval in seconds; for a modelled row, the exact time."""
+        """The low end of the median's interval in seconds, or the exact time of a modelled row."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval in seconds; for a modelled row, the exact time."""
+        """The high end of the median's interval in seconds, or the exact time of a modelled row."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
@@ -120,7 +119,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One comparison in one launch.
+    """The result of one comparison in one launch.
 
     `beyond`: whether the two intervals are further apart than the tolerance.
     """
@@ -165,7 +164,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """Return the conditions of a header's rows as a hashable key, and the window of the header's case."""
+    """Return the conditions of a header's rows as a hashable key, and the window (messages in flight) of the case."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
@@ -185,7 +184,8 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a pipelined time is at most the isolated time.
 
     The rule holds because the library can complete back-to-back operations one after the other. A one-way pair sends a
-    window of messages and waits for an acknowledgement, which takes at most the time of an isolated message.
+    window of messages, then waits for an acknowledgement. The acknowledgement takes at most the time of an isolated
+    message.
     """
     isolated = _indexed(rows, "isolated")
     patterns = {row.summary.pattern for row in rows if row.summary.mode == "isolated"}
@@ -204,8 +204,8 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
     A two-way operation sends its payload in each direction.
 
-    In pipelined mode, only one-way windows end with an acknowledgement. The acknowledgement takes at most the time of
-    an isolated message.
+    In pipelined mode, an acknowledgement follows after each window of a one-way operation. Two-way operations have no
+    acknowledgement. The acknowledgement takes at most the time of an isolated message.
     """
     rows = [row for row in rows if row.summary.direction is not None]
     if not any(row.summary.direction == "two-way" for row in rows):
@@ -274,7 +274,7 @@ def _judge(
 ) -> _Judged:
     """Compare the time of `row` with `factor` x the sum of the times of `others`.
 
-    `tolerance`: the difference exceeds noise if the two intervals are further apart than this fraction.
+    `tolerance`: a fraction of the time. A larger gap between the two intervals exceeds noise.
     """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)

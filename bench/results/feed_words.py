@@ -47,17 +47,17 @@ def transport_of(document: Document, one: Fed) -> str:
 
 
 def marked(shown: Sequence[Fed]) -> dict[str, str]:
-    """Return the fields that are marked beside the rates of these results, with their words."""
+    """Return the texts of the marks that belong to these results, by the name of the field."""
     return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 
 def several_sizes(shown: Sequence[Fed]) -> bool:
-    """Check whether the results read different amounts of data. Their names then have the amount."""
+    """Check whether the results read different amounts of data. If so, the names of the results contain the amount."""
     return len({(one.payload_bytes, one.record_bytes) for one in shown}) > 1
 
 
 def name(one: Fed, with_size: bool) -> str:
-    """Return the format and the way of reading: `npy, random, 4 workers, O_DIRECT`."""
+    """Return the format of the files and the options of the reads: `npy, random, 4 workers, O_DIRECT`."""
     workers = f"{one.num_workers} worker{'' if one.num_workers == 1 else 's'}" if one.num_workers else ""
     order = one.read_order if one.read_order != "sequential" else ""
     parts = [one.files, order, workers, "O_DIRECT" * one.direct_io, one.gpu_path, size(one) * with_size]
@@ -82,7 +82,7 @@ def fastest(shown: Sequence[Fed]) -> str:
 
 
 def limits_remark(shown: Sequence[Fed]) -> list[str]:
-    """Return remarks on when a result is limited by a rate, or by the step or the loader."""
+    """Return remarks that define when a rate, the training step or the loader limits a result."""
     remarks = []
     alone = [one for one in shown if one.step_s is None]
     if alone:

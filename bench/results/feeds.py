@@ -1,4 +1,4 @@
-"""Compare the rate of passes over a data set with the rates that bound it and with a workload's demand."""
+"""Compare the measured rate of reading a data set with the rates that limit it, and with a workload's demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIRECT_AT_LEAST = 0.99  # bytes that the driver moved per byte asked
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Fed]:
-    """Return the result of a row that read a data set correctly as a list. The list is empty for any other row."""
+    """Return a list with the result, or an empty list if the row did not read a data set correctly."""
     reads, samples = record.reads, record.samples
     if reads is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -87,7 +87,10 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
 
 
 def _link(header: Header, record: Record, destination: str) -> float | None:
-    """Return what the links to the GPUs leave to each rank. Disks of GPUDirect Storage may be on the GPUs' switch."""
+    """Return the rate that each rank gets on the links to the GPUs, in bytes per second.
+
+    With GPUDirect Storage, the disks may be on the GPUs' switch.
+    """
     if destination == "host":
         return None
     return host_link_bytes_per_s(header, record, through_host=destination == "device")
@@ -96,8 +99,8 @@ def _link(header: Header, record: Record, destination: str) -> float | None:
 def _gpu_path(reads: ReadSamples) -> str:
     """Return the path on which bytes moved to the GPU.
 
-    Only the driver's count proves the direct path. The driver counts whole MiB. The check therefore tolerates a count
-    that is too low by 1 MiB, but by at most 1 % of the bytes.
+    Only the driver's count proves the direct path. The driver counts whole MiB. The check therefore allows the count to
+    be too low by 1 MiB or by 1 % of the bytes, whichever is smaller.
     """
     asked = len(reads.device_bytes) * reads.num_records * reads.record_bytes
     counted = sum(reads.driver_bytes)

@@ -1,6 +1,6 @@
 """Report the models that were fitted to a run's curves. Each segment of a curve has a row.
 
-If the model does not describe a curve, the report has no row for the curve, only a line with the largest residual.
+If the model does not describe a curve, the curve has no row. Instead, a line states the largest residual.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FitReport(Report):
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yield one line for each segment.
 
-        A curve that the model does not describe has one line without figures of a segment.
+        If the model does not describe a curve, the curve has one line without latency and bandwidth.
         """
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
@@ -111,7 +111,7 @@ def misfit(fit: Fit) -> str:
 
 
 def basis(fit: Fit) -> str:
-    """Return the variation that the intervals cover, which is between launches or between residuals of the curve."""
+    """Return the variation that the intervals cover, either between launches or between residuals of the curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
@@ -136,7 +136,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the time may not grow with the size at all, return only the lower end of the interval.
+    If the interval includes a time that does not grow with the size, return only the lower end of the bandwidth.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low
@@ -154,7 +154,10 @@ def half(segment: Segment) -> str:
 
 
 def _ninety(piece: Piece) -> str:
-    """Return m90 of the whole curve for the row of its last segment. Other rows have an empty cell."""
+    """Return m90, the smallest measured size with at least 90 % of the best measured bandwidth.
+
+    Only the row of the last segment shows m90. Other rows have an empty cell.
+    """
     if piece.segment is not piece.fit.segments[-1]:
         return ""
     return format_bytes(piece.fit.ninety_bytes) if piece.fit.ninety_bytes else NOTHING

@@ -1,8 +1,8 @@
-"""Compute operations per second of products of matrices, and the peak of the data sheet.
+"""Compute the measured operations per second of matrix products, and the peak rate of the data sheet.
 
-A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the dense
-rate (no sparsity) that the vendor states for the type, at a boost clock that the vendor chooses. A GPU at its power
-limit stays below the peak. A GPU at a higher clock may exceed the peak, which is therefore no limit.
+A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the
+vendor's dense rate (no sparsity) for the type, at the vendor's boost clock. A GPU at its power limit stays below the
+peak. A GPU at a higher clock may exceed the peak.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Compute the price of a framework: the time through the framework / the time of the library alone, in one run.
+"""Compute the overhead of a framework: the ratio of the time with the framework to the time without it.
 
-The trait `bare` of a transport names the transport that calls the same library without the framework.
+Both times are from the same run.
+
+The field `bare` of a transport's traits is the name of the transport that calls the library without the framework.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
-    """Return a note on each pattern and mode that was measured through a framework and without the framework.
+    """Return a note on each pattern and mode that was measured both with a framework and without it.
 
-    The facts of a note have, for each size, the ratio with its interval and the difference in seconds.
+    For each size, the note states the ratio with its interval, and the difference in seconds.
 
     `measured`: the rows of the run, from `launches.cells`.
     """

@@ -49,7 +49,7 @@ def threshold(num: int) -> float:
     """Return the limit in robust standard deviations for the slowest of `num` GPUs.
 
     If all GPUs are equal, the probability that the slowest GPU exceeds the limit is _CHANCE. The measured spread of a
-    few GPUs is uncertain, so the limit is larger for a few GPUs. For 8 GPUs, it is 1.5 times as large.
+    few GPUs is uncertain, so the limit is larger for a few GPUs. For 8 GPUs, the limit is 1.5 times as large.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
@@ -91,7 +91,7 @@ def _rate(row: Summary) -> float | None:
 
 
 def _ranks_of_groups(header: Header) -> dict[str, int]:
-    """Return the rank of each group that consists of one rank, by the group's name."""
+    """Map the name of each group of a single rank to this rank."""
     if not header.num_nodes or not header.ranks_per_node:
         return {}
     try:

@@ -105,7 +105,7 @@ def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
 def _node_words(node: Any) -> str:
     """Return the CPUs and GPUs of a node, such as `2 CPUs (AMD EPYC), no GPU`.
 
-    A part is left out if the header does not state it.
+    If the header does not state the number of CPUs, the text has only the GPUs.
     """
     gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
     parts = [f"{num} x {name}" for name, num in gpus.items()]
@@ -147,8 +147,8 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
 def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
     """Return the line about the fastest and the slowest reads, or an empty list without reads.
 
-    If a run has reads from the device, reads from the page cache are left out, because training data are seldom in
-    memory.
+    Training data are seldom in memory. If a run has reads from the device, reads from the page cache are therefore left
+    out.
     """
     rows = [one for one in feeds if one.state != "warm"] or list(feeds)
     if not rows:
@@ -175,7 +175,7 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
     If a case has several launches, its row is that of the middle launch, as in the figures.
-    `without_latency`: the jobs whose times are not latencies, because a time covers several operations.
+    `without_latency`: the jobs whose times are not latencies, because each time is the time of several operations.
     """
     usable = of_middle_launch(document, [row for row in document.summaries if row.verified is not False])
     found = []
@@ -194,11 +194,12 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth, or an empty mapping without such a row.
+    """Return the facts of the row with the largest bus bandwidth. The result is empty if no row has a bandwidth.
 
     Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
-    rows of small messages alone do not take precedence, because they show latency and not bandwidth. Modelled
-    rows with an expectation take precedence over other modelled rows, because the figure of ideal links alone misleads.
+    rows of small messages alone do not take precedence, because they show latency and not bandwidth. The figure of
+    ideal links alone is misleading. Modelled rows with an expected figure therefore take precedence over other modelled
+    rows.
     """
     rated = [row for row in rows if _is_rated(row)]
     largest = max((row.payload_bytes for row in rated), default=0)
@@ -226,9 +227,10 @@ def _is_rated(row: Summary) -> bool:
 
 
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation, or an empty mapping without such a row.
+    """Return the facts of the row with the smallest time of one operation. The result is empty if no row has a time.
 
-    Modelled rows with an expectation take precedence over other modelled rows. Their order is that of the expectation.
+    Modelled rows with an expected time take precedence over other modelled rows. The function chooses the row with the
+    smallest expected time among these rows.
     """
     timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
     timed = [row for row in timed if row.expected_low_s is not None] or timed
@@ -256,7 +258,10 @@ def _floor(row: Summary) -> str | None:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of one operation in seconds: the median, or the mean of another tool; None if unknown."""
+    """Return the time of one operation in seconds, or None if it is unknown.
+
+    The time is the median, or the mean if another tool reports only a mean.
+    """
     seconds = row.mean_s if row.median_s is None else row.median_s
     return seconds if seconds is not None and math.isfinite(seconds) else None
 

@@ -1,8 +1,8 @@
-"""Estimate the ratio of one row in two runs from the launch medians, and give a verdict on it.
+"""Estimate the ratio of a row's times in two runs from the launch medians, and give a verdict on the row.
 
-The statistical units are launches. Samples of several launches must not be pooled: a test on pooled samples finds a
-difference in most pairs of identical runs. The p-value is that of the joint test over all rows (results/joint_test.py),
-which assumes no distribution. The interval assumes that the logarithms of the medians are normally distributed.
+The statistical units are launches. Samples of several launches must not be pooled. A test on pooled samples finds a
+difference in most pairs of identical runs. The p-value comes from the joint test over all rows (results/joint_test.py).
+This test assumes no distribution. The interval assumes that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run
 class ComparisonVerdict(StrEnum):
     """The result of comparing one row.
 
-    Only the first four values are verdicts. A row with one of the next three values has a ratio but no verdict.
+    Only the first four values are verdicts. Exploratory, modelled and imported rows have a ratio but no verdict.
     """
 
     SLOWER = "slower"
@@ -101,8 +101,9 @@ def ratio_interval(
     """Return the interval of `value` / `other`, given the intervals of `value` and `other`.
 
     `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
-    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. For each end, it adds the squares of the
-    distances between the values and the ends of their intervals.
+    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the lower and the upper half of
+    the interval separately. Each half is the square root of a sum of squares. The lower half uses the lower half of
+    `around` and the upper half of `around_other`. The upper half uses the opposite halves.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -116,7 +117,8 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
     - Equivalent: the whole interval is within delta.
     - Inconclusive: all other cases.
 
-    The limits of the ratio are 1 + delta and its reciprocal, so swapped runs get the opposite verdict.
+    The limits of the ratio are 1 + delta and 1 / (1 + delta). If BASE and NEW are swapped, the verdict is therefore the
+    opposite.
     """
     low, high = 1 / (1 + delta), 1 + delta
     if p <= fdr and not low <= ratio <= high:
@@ -129,8 +131,8 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
     """Return Cliff's delta of the launches, from -1 to 1.
 
-    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if both runs are
-    faster equally often.
+    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if each run is
+    faster in the same number of pairs of launches.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())

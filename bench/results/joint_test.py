@@ -7,13 +7,14 @@ assumes no distribution, and rows may depend on each other.
 
 There are two statistics. The weighted mean change over all rows finds a small change of all rows. The largest change of
 a row, in units of the row's error, finds a large change of one row. `JointTest.p` follows from the smaller p-value of
-the two statistics. The same permutations correct `JointTest.p` for the choice of the smaller value.
+the two statistics. The choice of the smaller p-value would cause too many false positives. The same permutations
+correct `JointTest.p` for this choice.
 
 Three measures prevent a few bad launches from hiding a change. First, values far from the median are winsorised, within
 each row and for whole launches. Second, a row's change is also computed relative to the other rows of its launch, and
-the larger change is used. Third, if launches alternated, only the two launches of a pair are exchanged. If the machine
-drifted as well, the mean of each pair is subtracted. These measures use no information about which run a launch belongs
-to, so the permutation test remains exact.
+the larger change is used. Third, if launches alternated, a permutation exchanges only the two launches of a pair. If
+the machine drifted as well, the mean of each pair is subtracted. These measures do not depend on the assignment of
+launches to runs, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class RowTest:
 
     The statistic of a row is |change| / (error of the row + median error of all rows).
 
-    `p`: the share of statistics, over all permutations and rows, that are at least as large as this row's measured
-        statistic.
+    `p`: the test computes the statistic of every row in every permutation. p is the share of these statistics that are
+        at least as large as this row's measured statistic.
     `p_corrected`: p after the correction of Benjamini and Hochberg.
-    `least_log`: the smallest change of this row alone that the test would find, as a logarithm.
+    `least_log`: the logarithm of the smallest time ratio that the test would find in this row alone.
     """
 
     p: float
@@ -68,10 +69,10 @@ class RowTest:
 class JointTest:
     """The joint test of all rows of two runs.
 
-    `p`: the probability of an observed change of this size, of all rows or of one row, if nothing changed.
+    `p`: the probability that two equal runs show a change of this size, either of all rows or of one row.
     `ratio`: the weighted geometric mean of the rows' time ratios, with its 95 % interval (Welch's t on the launches).
         The weight of a row is the reciprocal of the median absolute deviation of its launches.
-    `least`: the smallest change of all rows together that 9 of 10 comparisons with such launches find (0.05 is 5 %).
+    `least`: the smallest change of all rows together that the test finds with probability 0.9 (0.05 is 5 %).
     `least_p`: the smallest p that is possible with this number of launches.
     """
 
@@ -92,11 +93,11 @@ def joint_test(
     A value is NaN if the launch lacks the row. Each row needs at least two launches of each run.
 
     `alpha`: the probability with which a comparison of two equal runs may find a change.
-    `most_counted`: the largest number of assignments that are all tried. If there are more, assignments are drawn at
-        random.
-    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. If so, only the
-        launches of a pair are exchanged. The design of the measurement must determine `paired`. If the measured data
-        determined it, the test would not be exact.
+    `most_counted`: the largest number of assignments that are all tried. If there are more assignments, the test draws
+        assignments at random.
+    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. In this case, a
+        permutation exchanges only the two launches of a pair. The design of the measurement must determine `paired`. If
+        the measured data determined `paired`, the test would not be exact.
     """
     num_new = len(new)
     values = np.vstack((new, base))
@@ -137,8 +138,8 @@ def joint_test(
 def _drifts(base: Values, new: Values) -> bool:
     """Check whether the variation between pairs is larger than the variation between the two launches of a pair.
 
-    If the machine did not drift, the test would lose power if the mean of each pair were subtracted. An exchange of the
-    launches of a pair does not change the two variations.
+    The test subtracts the mean of each pair only if the machine drifted. Without drift, this subtraction would reduce
+    the power of the test. The result of this check is the same if the launches of a pair are exchanged.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
     apart = float(np.median(np.abs(middle - np.median(middle))))
@@ -148,8 +149,8 @@ def _drifts(base: Values, new: Values) -> bool:
 def _drawn_in(values: Values, far: float) -> Values:
     """Winsorise the values of each column, then subtract the column's mean. NaN stays NaN.
 
-    Values further than `far` robust deviations from the median are winsorised. The deviation of a column is taken to be
-    at least a tenth of the median over columns.
+    Values further than `far` robust deviations from the median are winsorised. A column's deviation counts as at least
+    a tenth of the median deviation over columns.
     """
     middle = _median(values, axis=0)
     spread = 1.4826 * _median(np.abs(values - middle), axis=0)
@@ -177,7 +178,7 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
     """Return the median of the values that are present.
 
-    `np.nanmedian` is called only if a value is missing, because it is slow.
+    `np.nanmedian` is slow, so it is called only if a value is missing.
     """
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)
@@ -188,8 +189,8 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
     """Return the ways to choose which launch of each pair belongs to NEW.
 
-    Each row of the result is one way, as ones for the chosen launches. In a row, the launches of NEW come first,
-    followed by the launches of BASE.
+    The result has a row for each way and a column for each launch. A value is 1 if the launch belongs to NEW, otherwise
+    0. The columns of the launches that were measured as NEW come first.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
@@ -204,7 +205,8 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
     """Return the ways to choose which launches belong to NEW.
 
-    Each row of the result is one way, as ones for the chosen launches. The first row is the measured way.
+    The result has a row for each way and a column for each launch. A value is 1 if the launch belongs to NEW, otherwise
+    0. The first row is the measured assignment.
     """
     number = math.comb(num_launches, num_new)
     if number <= most_counted:
@@ -219,10 +221,12 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 
 
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
-    """Return two arrays: |change| / (error + median error) for each way and row, and the measured error + median error.
+    """Return the statistics of shape (ways, rows), and the error of each row in the measured assignment.
 
-    If the few launches of a row are equal by chance, its error is nearly 0. The median error is added so that such a
-    row does not stand out. A row with fewer than two launches in a run gets 0.
+    A statistic is |change| / (error + median error). A returned error also includes the median error.
+
+    If the few launches of a row are equal by chance, its error is nearly 0. The median error prevents a large statistic
+    of such a row. A row with fewer than two launches in a run gets 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new
@@ -256,7 +260,7 @@ def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _difference(score: Values, ways: Values) -> Values:
-    """Return the mean score of NEW minus the mean score of BASE, for each way."""
+    """Return the mean score of NEW minus the mean score of BASE, for each assignment of launches (row of `ways`)."""
     num_new = ways[0].sum()
     chosen = ways @ score
     difference: Values = chosen / num_new - (score.sum() - chosen) / (len(score) - num_new)
@@ -264,7 +268,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return p for each way: the share of all ways with a statistic that is at least as large."""
+    """Return the p-value of each assignment, which is the share of assignments whose statistic is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)
@@ -272,9 +276,9 @@ def _p_of_each(statistic: Values) -> Values:
 
 
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
-    """Test the measured change of each row against the changes in all ways and all rows.
+    """Compare the measured statistic of each row with the statistics of all rows in all assignments of launches.
 
-    The first way is the measured way.
+    The first assignment is the measured assignment.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)

@@ -1,6 +1,6 @@
 """Group rows that differ only in their launch, and compute the spread between launches.
 
-Each launch of a program has another placement of ranks, other memory pages, and other programs that run at the same
+Launches of a program differ in the placement of ranks, in the memory pages, and in the programs that run at the same
 time. The spread within a launch does not show these differences. Therefore, launches are the units of an experiment
 (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016).
 """
@@ -165,7 +165,10 @@ def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Launc
 
 
 def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Spread, ...]:
-    """Return the spread over launches of every row (of `cells`) that was measured in at least two launches."""
+    """Return the spread over launches of every row that was measured in at least two launches.
+
+    `measured`: the rows of the run, from `cells`.
+    """
     found = []
     for cell in measured:
         rows = _usable(cell) if len(cell.rows) > 1 else []
@@ -212,7 +215,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 def _start(job: str) -> str:
     """Return the job's name without its attempt.
 
-    All attempts of a job are one launch, because they complete each other.
+    All attempts of a job are one launch, because a later attempt completes an earlier attempt.
     """
     return job.partition("#")[0]
 

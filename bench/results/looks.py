@@ -1,8 +1,8 @@
 """Choose the colours and markers of all figures. A transport or a machine looks the same in all figures.
 
 The trait `look` of a transport is an index into the table of looks. A machine has the hue of its GPU. Machines with the
-same GPU differ in tone and marker, and the usual machines of two GPUs differ in hue and marker. Bounds and floors are
-grey. Transports and machines have different hues.
+same GPU have different tones and markers. Machines with different GPUs have different hues, and usually also different
+markers. Bounds and floors are grey. Transports and machines have different hues.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def of_machine(name: str) -> tuple[str, str]:
 def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return the colours and markers of the machines of one figure.
 
-    If two machines would have the same marker, the later one gets a marker that is free in this figure.
+    If two machines would have the same marker, the second machine gets a marker that no other machine of the figure
+    has.
     """
     found: dict[str, tuple[str, str]] = {}
     for name in dict.fromkeys(names):

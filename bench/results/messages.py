@@ -1,4 +1,4 @@
-"""Texts for readers: flags, notes, contradictions and reasons of `results/`. Program logic reads only their codes."""
+"""Texts for flags, notes, contradictions and reasons. Program logic reads only the codes of these texts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SHOWN_IN_ROW = frozenset({Flag.INVALID, Flag.MODELLED})
 
 
 class NoteCode(Code):
-    """Notes on a run, beyond its rows; the most urgent come first."""
+    """Notes on a run as a whole. The most urgent notes come first."""
 
     NOTHING_MEASURED = "nothing-measured", "nothing was measured"
     INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
@@ -229,9 +229,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench cannot predict what a real machine reaches for a modelled row.
+    """The reason why linkbench has no expected figure of a real machine for a modelled row.
 
-    In a note, such a text follows the names of the patterns.
+    A note shows this text after the names of the patterns.
     """
 
     PATTERN = "pattern", "cannot be predicted"

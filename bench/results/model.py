@@ -1,6 +1,6 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-A library may switch its protocol at some sizes, where a new segment begins. The fit finds these sizes. The fit
+A library may switch its protocol at some sizes. A new segment begins at these sizes. The fit finds these sizes. The fit
 minimises the squares of relative errors, because absolute errors of the largest sizes would dominate. If the model does
 not describe a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and
 bytes.
@@ -43,8 +43,9 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve.
 
-    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
-    None if unknown. `converged`: whether more than half of the launches converged.
+    `low_s`, `high_s`: the interval of the median, or None if unknown. For several launches, these are the lowest and
+    the highest median.
+    `converged`: whether more than half of the launches converged.
     """
 
     payload_bytes: int

@@ -80,7 +80,7 @@ def page_width(args: argparse.Namespace) -> int:
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text` and one newline to the file `args.output`; without a file, to stdout.
+    """Write `text` and a newline to the file `args.output`, or to stdout if there is no file.
 
     A file is written as a whole or not at all. Raises UsageError if the file cannot be written.
     """
@@ -146,7 +146,7 @@ def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
 
 
 def drawing(word: str) -> Path:
-    """Check the path of `--plot` before anything is computed. Raises UsageError if it cannot be written."""
+    """Check the path of `--plot` before anything is computed. Raises UsageError if the path is not writable."""
     path = Path(word)
     if path.suffix.removeprefix(".") not in FIGURE_FORMATS:
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
@@ -156,9 +156,10 @@ def drawing(word: str) -> Path:
 
 
 def writable(option: str) -> Callable[[str], Path]:
-    """Return a parser of the path of an option, such as `--output`, whose file is written at the end.
+    """Return a parser for an option with the path of an output file, such as `--output`.
 
-    The parser checks the path before anything is measured, and raises UsageError if it cannot be written.
+    The command writes the file at its end, but the parser checks the path before anything is measured. The parser
+    raises UsageError if the path is not writable.
     """
 
     def parse(word: str) -> Path:

@@ -1,7 +1,7 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
 Interference and overlap pair two neighbouring blocks of one launch. Parity pairs two neighbouring launches. Scaling and
-sharing pair two rows. A slow drift changes both times of a pair equally, so it cancels in the ratio.
+sharing pair two rows. A slow drift changes both times of a pair equally, so the drift cancels in the ratio.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """Return the ratio of two rows, `new` / `base`. Each row is given as its launch medians in seconds.
+    """Return the ratio of two rows, `new` / `base`. The arguments `new` and `base` are the launch medians in seconds.
 
     If both rows have two or more launches, the interval is over launches. If both rows have one launch with an
     interval, the interval is over samples. Otherwise, there is no interval.

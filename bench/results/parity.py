@@ -1,9 +1,10 @@
 """Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-Both times are in the statistic that the other tool reports. For OSU and nccl-tests, it is the mean over ranks of each
-rank's mean (`compat.osu_mean_s`, `compat.nccl_tests_s`). For nvbandwidth, it is the median that follows from its rate.
-For isolated samples of nccl-tests, linkbench's median is used. Cases that differ only in how they were started count as
-the same case. The interval is the t interval of the mean log ratio over pairs of launches.
+Both times are in the statistic that the other tool reports. For OSU and nccl-tests, the statistic is the mean over
+ranks of each rank's mean (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth reports a rate, and linkbench
+computes the median time from this rate. For isolated samples of nccl-tests, linkbench's median is used. Cases that
+differ only in how they were started count as the same case. The interval is the t interval of the mean log ratio over
+pairs of launches.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def statistic(tool: str, mode: str) -> Statistic:
 def _seconds(tool: str, row: Summary) -> float | None:
     """Return the time of a row (of linkbench or of the tool) in the tool's statistic.
 
-    The result is None if the row has no such time.
+    The result is None if the row lacks this statistic.
     """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:

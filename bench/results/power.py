@@ -42,7 +42,7 @@ class Power:
     `all_rows`: the share of comparisons that find a change of all rows.
     `one_row`: the share of comparisons that find a change of a single row. Each comparison draws another row.
     `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
-    `least_row`: the smallest change of the median row alone that 9 of 10 comparisons find.
+    `least_row`: the smallest change of a single row that 9 of 10 comparisons find, as the median over rows.
     `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
@@ -61,7 +61,7 @@ class Power:
 
 @dataclass(frozen=True)
 class PowerReport(Report):
-    """The launches that a comparison with this run needs."""
+    """A report on the number of launches that a comparison with this run needs."""
 
     run: str
     num_measured: int
@@ -74,11 +74,14 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches of each run that finds both changes, or None if no number does."""
+        """The smallest number of launches of each run that finds both changes.
+
+        The value is None if no simulated number of launches finds both changes.
+        """
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer, the table of launches, and the assumptions of the simulation."""
+        """Yield the conclusion, the table of launches, and the assumptions of the simulation."""
         changes = f"{self.change_all:.0%} of all rows and {self.change_row:.0%} of one row"
         last = self.powers[-1]
         time = "" if last.seconds is None else f", about {format_duration(last.seconds)} of measuring"
@@ -187,8 +190,8 @@ def _errors_of(run: Document, name: str) -> Values:
 def _launch_errors(run: Document) -> Values:
     """Return the log medians of launches relative to the mean of their row, as an array of shape (launches, rows).
 
-    Modelled rows, and rows that some launch lacks, are left out. The mean of a few launches is nearer to these launches
-    than the true mean is, so the errors are scaled up.
+    Modelled rows, and rows that some launch lacks, are left out. The distances of a few launches from their own mean
+    underestimate the true errors. A factor corrects this bias.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):

@@ -28,7 +28,7 @@ class RunReport(Report):
 
     `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a narrow terminal.
     `all_notes`: whether to show all notes and not only the urgent notes.
-    `table`: the table of rows that were already printed, or None if no row was printed.
+    `table`: the table whose rows were printed during the run, or None if no row was printed.
     `most_lines`: the largest number of lines of the table. A longer table is cut to the lines that a reader needs
         first.
     `run`: the name of the run in commands, for the last line of the summary.
@@ -121,7 +121,7 @@ class RunReport(Report):
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of all jobs except jobs with rows in a derived table."""
+        """The lines of the table of rows. Jobs whose rows are in a derived table have no lines here."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}

@@ -76,7 +76,7 @@ class Layout:
 class TableLine:
     """One line of the table, with the rows of one size and group in all modes.
 
-    `groups`: the names of the groups. A line has several groups if all their figures are equal.
+    `groups`: the names of the groups. Groups with equal figures are on one line.
     """
 
     heading: str
@@ -242,7 +242,7 @@ def _common(layout: Layout) -> list[Column]:
 
 
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
-    """Return the column of a figure of one mode. A cell has a dash if the mode has no row or received wrong data."""
+    """Return the column of a figure of one mode. A cell has a dash if the mode has no row or if its data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -252,7 +252,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """Return the column of the time, the first figure of a mode. A cell shows `INVALID` if the data were wrong."""
+    """Return the column of the time, which is a mode's first column. A cell shows `INVALID` if the data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)

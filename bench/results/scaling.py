@@ -1,9 +1,10 @@
 """Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
 
-Rows that differ in only one number form a curve. Inside one node, only the number of ranks differs. Across nodes, only
-the number of nodes differs, and all nodes have equally many ranks. A world inside one node is never compared with a
-world of several nodes, because they use different links. The reference of a curve is its smallest world with at least
-two ranks. Other orders of ranks are compared with the linear order.
+Rows that differ in only one number form a curve. In a curve inside one node, the worlds differ only in the number of
+ranks. In a curve across nodes, the worlds differ only in the number of nodes, and all nodes have the same number of
+ranks. A world inside one node is never compared with a world of several nodes, because they use different links. The
+reference of a curve is its smallest world with at least two ranks. Other orders of ranks are compared with the linear
+order.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class _Point:
 
 
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
-    """Return a comparison for every row that has a reference, and for the reference itself, in the order of the rows.
+    """Return the comparisons of rows with their references, in the order of the rows.
+
+    A reference is also compared with itself.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -96,7 +99,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Pair each point of a world with a non-linear order of ranks with the point of this world in linear order."""
+    """For each point with a non-linear order of ranks, find the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 

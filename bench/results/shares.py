@@ -24,7 +24,8 @@ _NOT_KEPT = np.empty((0, 0))
 class RankShares:
     """Statistics of each rank's times.
 
-    The statistics are empty without stored times of ranks, or if a time is invalid.
+    If the record lacks the times of each rank, or if a time is invalid, the record's counts and means per rank are
+    used. Without counts and means, the statistics are empty.
     """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
@@ -39,7 +40,8 @@ class RankShares:
     def last_arriver_s(self) -> float | None:
         """Return the time of an operation without the wait for late ranks, in seconds.
 
-        In each sample, this is the shortest of the ranks' times. The result is the median over samples.
+        The last rank to arrive does not wait and has the shortest time. The result is the median of these times over
+        samples.
         """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
@@ -53,7 +55,7 @@ class RankShares:
     def slowest_rank(self) -> int | None:
         """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
 
-        Return None also for two ranks, because one of two ranks is nearly always slower, and for too few samples.
+        The result is also None for too few samples and for two ranks. One of two ranks is nearly always slower.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -65,7 +67,9 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Return the mean over samples of the slowest rank's time / the largest mean time of a rank.
+        """Return the ratio of the slowest rank's time to the largest mean time of a rank.
+
+        The slowest rank's time is a mean over samples, and a different rank may be the slowest in each sample.
 
         The ratio is 1 if the same rank is always the slowest.
         """
@@ -76,9 +80,9 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the statistics that other tools would report for these samples.
 
-        OSU's Avg, Min and Max Latency are the mean, the minimum and the maximum of the ranks' means. nccl-tests (-a 1)
-        computes each rank's time per call over all batches. nccl-tests reports the mean over ranks, and the bandwidths
-        at this time. The statistics of nccl-tests exist only in pipelined mode.
+        - OSU: Avg Latency, Min Latency and Max Latency are the mean, the minimum and the maximum of the ranks' means.
+        - nccl-tests (-a 1): the time is the mean over ranks of each rank's time per call over all batches. The
+          bandwidths follow from this time. These statistics exist only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -118,7 +122,7 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
     """Return the world ranks of a group's members, in their order.
 
-    The result is empty if an imported file does not state them.
+    The result is empty if an imported file does not state the ranks.
     """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 

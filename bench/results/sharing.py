@@ -21,7 +21,7 @@ from bench.results.paired_ratio import interval_of, of_rows
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
     """Return one result for each group, mode and size that was measured alone and with all other groups.
 
-    The order is that of the job in which all groups ran.
+    The results are in the order of the job in which all groups ran.
 
     `measured`: the rows of the run, from `launches.cells`.
     """

@@ -1,8 +1,8 @@
 """Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
 
 The times of successive operations are skewed and not independent. No function of this module assumes a normal
-distribution or independence. The ends of an interval are order statistics, and their ranks follow from the effective
-number of samples. Times are in seconds, in the order in which they were measured.
+distribution or independence. The ends of an interval are order statistics. The effective number of samples determines
+their ranks. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """Return the effective number of samples: how many independent samples would give the same information.
 
-    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum is over lags below n/4, and ends
-    before the first autocorrelation that is not positive. The sum is taken to be at least the sum of a first-order
-    process with the same lag-1 autocorrelation. Constant samples count as independent.
+    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum covers lags below n/4, and ends
+    before the first autocorrelation that is not positive. The sum of a first-order process with the same lag-1
+    autocorrelation is a lower limit for this sum. Constant samples count as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -90,8 +90,8 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    The positions of both ends in the sorted samples are computed for the effective number of samples, and then scaled
-    to the number of all samples.
+    Both ends of the interval are samples. Their positions in the sorted samples are computed for the effective number
+    of samples, then scaled to the number of all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -224,7 +224,10 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples, or None for fewer than 6 samples. A third would then be only one sample."""
+    """Return the trend of the samples, or None for fewer than 6 samples.
+
+    The trend compares thirds of the samples. With fewer than 6 samples, a third would be a single sample.
+    """
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
@@ -245,11 +248,12 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 
 
 def warmup_residue(seconds: Sequence[float]) -> int:
-    """Return how many samples at the start belong to the warm-up, found by MSER-5 on the logarithms of times.
+    """Return how many samples at the start belong to the warm-up.
 
-    No sample is removed. MSER-5 takes the means y of m batches of 5 samples and cuts off the first d batches, where d
-    <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2 over the remaining batches. By chance, MSER-5
-    often cuts stationary samples, too. A cut is therefore accepted only under two conditions:
+    The method is MSER-5 on the logarithms of times. No sample is removed. MSER-5 takes the means y of m batches of 5
+    samples and cuts off the first d batches, where d <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2
+    over the remaining batches. By chance, MSER-5 often cuts stationary samples, too. A cut is therefore accepted only
+    under two conditions:
 
     - The median of the cut batches differs by more than 5 % from the median of the remaining batches.
     - The median of the cut batches is outside the middle 90 % of the remaining batches.
@@ -284,11 +288,11 @@ def should_stop(
 
     A row is CONVERGED under two conditions:
 
-    - It has at least n_min samples and at least 20 effective samples.
-    - Half the width of its interval is at most `target` x the median.
+    - The row has at least n_min samples and at least 20 effective samples.
+    - Half the width of the row's interval is at most `target` x the median.
 
-    The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. Invalid
-    samples (not finite, zero or below) never count as converged, but the limits still end the row.
+    The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. A row with
+    invalid samples (not finite, zero or below) never converges. The time limit also ends such a row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -349,9 +353,10 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     """Return the effective number of samples of a first-order process with this lag-1 correlation, n (1 - r) / (1 + r).
 
-    The result is a limit for the effective number of a row. A few samples underestimate the correlation by (1 + 3 r) /
-    n (Kendall 1954), so the sum over lags ends too early. Without the limit, one in ten intervals of 30 samples with r
-    = 0.8 would miss the median. With the limit, one in twenty intervals misses the median.
+    The result is an upper limit for the effective number of samples of any row. The correlation of n samples is
+    underestimated by (1 + 3 r) / n (Kendall 1954). With few samples, the sum over lags in `effective_size` therefore
+    ends too early. Without the limit, one in ten intervals of 30 samples with r = 0.8 would miss the median. With the
+    limit, one in twenty intervals misses the median.
     """
     if not positive:
         return float(size)

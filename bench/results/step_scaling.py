@@ -1,4 +1,7 @@
-"""Compute the speed-up of training steps with more ranks, and the number of ranks above which it hardly grows."""
+"""Compute the speed-up of training steps with more ranks.
+
+Also compute the number of ranks above which the speed-up grows by less than 10 %.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +118,8 @@ def _work_s(timed: TimedLayers) -> float:
 def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
     """Return the least time of a step that the links permit.
 
-    The step takes as long as the computation, or as long as the links need for the bytes if this is longer. Return None
-    for one rank, which uses no link, or if no row of allreduce among these ranks has a hard bound.
+    This time is the time of the computation or the time that the links need for the bytes, whichever is longer. Return
+    None for one rank, which uses no link, or if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1 or not _reduces_all_gradients(case):
@@ -135,7 +138,10 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Su
 
 
 def _reduces_all_gradients(case: Case) -> bool:
-    """Check whether each step adds up the uncompressed gradients of all ranks: at least the bytes of an allreduce."""
+    """Check whether each step sums the uncompressed gradients of all ranks.
+
+    Such a step sends at least as many bytes as an allreduce.
+    """
     traits = strategy_traits(case.strategy)
     return traits.exact and traits.inner in ("", "shards") and case.hook == "none"
 

@@ -1,7 +1,7 @@
 """Derive where the time of a training step goes.
 
-Two methods are used: clocks inside the step, and twins, which are steps that leave out one cause of delay. The time of
-a step is that of the bare twin, which has no clocks inside.
+There are two methods: clocks inside the step, and twins. A twin is a step that leaves out one cause of delay. The bare
+twin has no clocks inside, and its time counts as the time of a step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
 
 
 def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
-    """Return the samples of the bare twin, on the slowest rank, and those of the full twin."""
+    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps."""
     if not step.full_s:  # a file of an earlier version
         return step.twins_s[Twin.BARE], samples
     return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))
@@ -130,7 +130,7 @@ def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTi
 def _middle_samples(seconds: Sequence[float]) -> list[int]:
     """Return the samples in the middle half by step time.
 
-    The means of the parts of these samples add up to the mean of their steps.
+    In these samples, the mean times of a step's parts add up to the mean time of a step.
     """
     order = sorted(range(len(seconds)), key=lambda sample: seconds[sample])
     left_out = int(len(order) * (1 - _MIDDLE) / 2)
@@ -145,8 +145,8 @@ def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTi
     """Return the time that each twin saves, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
-    arrives. Without a cause of delay, another rank may arrive last. If another rank arrives later than the delayed
-    rank, the removal of the cause saves nothing.
+    arrives. Without a cause of delay, another rank may arrive last. If another rank is already later than the delayed
+    rank, the step without the cause takes the same time.
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
@@ -206,7 +206,7 @@ def _apart(removal: Removal, step_s: float) -> bool:
 
 
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
-    """Return the late rank, for which the other ranks waited in most samples, and the median wait.
+    """Return the late rank and the median wait. In most samples, the other ranks waited for the late rank.
 
     Return (None, 0) if chance explains that this rank was late.
     """

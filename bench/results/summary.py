@@ -335,7 +335,7 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The rate is the number of bytes that the operation must send, divided by its time. This number is that of the
+    The rate is the number of bytes that the operation must send, divided by its time. linkbench counts the bytes of the
     send/receive algorithm that sends the fewest bytes. If switches reduce the data, the node sends fewer bytes.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
@@ -368,8 +368,8 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """Return the tightest hard or traffic bound.
 
-    If there is no such bound, return the tightest reference. If the busbw exceeds a traffic bound, the library sends
-    less than assumed, and the bound is left out.
+    If there is no hard or traffic bound, return the tightest reference bound. If the busbw exceeds a traffic bound, the
+    library sends less than assumed. Such a bound is left out.
 
     `bounds`: the bounds in order, the tightest bound first.
     """

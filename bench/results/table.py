@@ -1,6 +1,7 @@
 """The Table API: the content that a command shows, before `bench/results/formats/<name>.py` renders it.
 
-A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
+A command makes a `Report` and calls `output.show(report, args)`. The command never renders text, Markdown, CSV or JSON
+itself.
 
     @dataclass(frozen=True)
     class PlanReport(Report):
@@ -65,9 +66,11 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns. `section`: a function that returns the heading of a row; rows with the same
-    heading are shown below it. `gap`: blanks between columns on the terminal. `wider`: what the user adds to the
-    command to see all columns.
+    `title`: how to read the columns.
+    `section`: a function that returns the heading of a row. Rows with the same heading are shown together below this
+    heading.
+    `gap`: blanks between columns on the terminal.
+    `wider`: what the user adds to the command to see all columns.
     """
 
     columns: Sequence[Column]
@@ -135,7 +138,7 @@ Block = Table | Heading | Lines | Verbatim
 
 
 class Report(ABC):
-    """The content that a command shows. Each format calls one method."""
+    """The content that a command shows. Each output format calls one method of the report."""
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:

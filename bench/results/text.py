@@ -61,7 +61,10 @@ def microseconds(seconds: float | None) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """Return a rate in GB/s (10^9 bytes per second) with 4 digits, or 3 below 1 GB/s; '-' if it is unknown."""
+    """Return a rate in GB/s (10^9 bytes per second), or '-' if it is unknown.
+
+    The text has 4 digits, or 3 digits below 1 GB/s.
+    """
     if bytes_per_s is None:
         return NOTHING
     rate = bytes_per_s / 1e9
@@ -145,7 +148,7 @@ def marks(flags: tuple[str, ...]) -> str:
 def letter(index: int) -> str:
     """Return the letter of a bound.
 
-    `index`: the number of the bound, from 0 on, in the order in which the rows show the bounds.
+    `index`: the number of the bound. The first bound that a row shows has the number 0.
     """
     return ascii_lowercase[index % len(ascii_lowercase)]
 

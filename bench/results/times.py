@@ -25,7 +25,10 @@ _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s
 
 @dataclass(slots=True)
 class Times:
-    """The statistics of samples or of another tool, in seconds and bytes per second, or None if unknown."""
+    """The statistics of a row, in seconds and bytes per second. They come from samples or from another tool's log.
+
+    A statistic is None if it is unknown.
+    """
 
     num_samples: int = 0
     num_effective: float | None = None

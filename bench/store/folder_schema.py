@@ -2,7 +2,8 @@
 
 A shape is a function that checks a value (see line_schema.py). If a file does not have its shape, the check raises
 UsageError with the path, the line and the key. A damaged file can therefore not crash a command, and does not look like
-a run without failures. A key of another version has no shape: its value is accepted unless it is nested too deeply.
+a run without failures. A key of another version has no shape. The value of such a key is accepted unless it is nested
+too deeply.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def plan(value: Any) -> Misfit | None:
 
 
 def parsed(path: Path, content: bytes) -> Any:
-    """Return the JSON value of a file. Raises UsageError with the line if it is invalid JSON or nested too deeply."""
+    """Return the JSON value of a file. Raises UsageError with the line of invalid JSON or of too deep nesting."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:

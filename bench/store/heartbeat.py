@@ -1,4 +1,4 @@
-"""Read and write heartbeat files and last words, which report the activity of each rank and how it ended.
+"""Read and write heartbeat files, which report each rank's activity, and lines that report how a rank ended.
 
 Each rank has a small file, which it replaces between batches. The file has the rank, host and process, the rank's
 activity, the time (seconds since the epoch) and, at the end, how the rank ended. If a rank is gone and its file does
@@ -76,7 +76,7 @@ def allowance_s(doing: str, deadline_s: float) -> float:
 
 
 def write(folder: Path, beat: Heartbeat) -> None:
-    """Replace this rank's file. Errors are ignored: if the disk is full, the results file reports the error."""
+    """Replace this rank's file. Errors are ignored, because the results file also reports a full disk."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
     try:
@@ -99,7 +99,8 @@ def write_network(
 ) -> None:
     """Store what changed in the network of this rank's host.
 
-    `moved`: addresses whose MAC address changed: MAC addresses in order, time of the last change.
+    `moved`: for each IP address whose MAC address changed, the IP address, the MAC addresses in order, and the time of
+        the last change.
     `carriers`: the fields of each probes.netlink.CarrierLoss.
     """
     with contextlib.suppress(OSError):
@@ -124,7 +125,7 @@ def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tup
 def read_carriers(folder: Path, beats: Sequence[Heartbeat]) -> dict[str, list[dict[str, Any]]]:
     """Return the devices of each host that lost their carrier shortly before a rank's last heartbeat, or later.
 
-    A device has the keys of probes.netlink.CarrierLoss. Hosts have their own names.
+    A device has the keys of probes.netlink.CarrierLoss. The result maps the name of each host to its devices.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for beat in beats:
@@ -149,7 +150,7 @@ def _read_network(folder: Path, beat: Heartbeat) -> dict[str, Any]:
 def crashed(folder: Path, rank: int) -> bool:
     """Check whether a signal such as SIGSEGV ended this rank.
 
-    Its stack file then contains the report of faulthandler.
+    The stack file of such a rank contains the report of faulthandler.
     """
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
@@ -181,7 +182,7 @@ def error_line(words: LastWords) -> str:
 def last_words(log: str) -> Iterator[LastWords]:
     """Yield the last words of all ranks, in the order of the job's log.
 
-    If a line has no JSON, its last words have no code.
+    If a line has no JSON, its error code, rank and host are unknown.
     """
     for line in log.splitlines():
         _, found, rest = line.partition(ERROR_LINE)

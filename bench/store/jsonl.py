@@ -1,4 +1,6 @@
-"""Read and write results files: a header line, then one record per line, written as soon as it is measured.
+"""Read and write results files: a header line, then one line per record.
+
+Each record is written as soon as it is measured.
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
@@ -21,10 +23,10 @@ Schema history (the `schema` key of each header line):
                     `beside` of copies that ran at the same time; `skew_s` in samples;
                     `devices`: what GPUs or CPUs did while a row was timed
 
-A file can be read without any other file. A launch may complete an earlier launch. In this case, the later launch
-appends its own header and records to the file. A record belongs to the last header before it. A truncated line (the
-process was killed, the disk was full) is skipped with a warning. Any other line that does not fit the schema
-(store/line_schema.py) raises an error that names the line.
+A file can be read without any other file. If a launch completes an earlier launch, the later launch appends its own
+header and records to the file. A record belongs to the last header before it. A truncated line (the process was killed,
+the disk was full) is skipped with a warning. Any other line that does not fit the schema (store/line_schema.py) raises
+an error that names the line.
 """
 
 from __future__ import annotations
@@ -146,8 +148,8 @@ class Writer:
 def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
     """Write a new file of imported records. Yield each record after it is written.
 
-    The file is not synchronised (fsync), because the user can import the log again after a power failure. Raises
-    MeasurementError if the file cannot be written. An exception of `records` is passed on.
+    The file is not synchronised (fsync). After a power failure, the user can repeat the import. Raises MeasurementError
+    if the file cannot be written. An exception of `records` is passed on.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -297,7 +299,7 @@ def read(path: Path) -> Results:
 
 
 def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> str:
-    """Update a line to the current schema; return its type. Raises UsageError if the line is invalid.
+    """Update a line to the current schema, and return its type. Raises UsageError if the line is invalid.
 
     `headed`: whether a header is above the line.
     """
@@ -414,7 +416,7 @@ def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
 def _samples(plain: Mapping[str, Any]) -> Samples:
     """Return the samples of a record.
 
-    Raises ValueError if lists differ in length, OverflowError for a number above 1e308.
+    Raises ValueError if lists differ in length, and OverflowError if a number is above 1e308.
     """
     by_rank = tuple(array("d", own) for own in plain.get("by_rank") or ())
     if any(len(own) != len(by_rank[0]) for own in by_rank):

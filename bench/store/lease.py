@@ -28,7 +28,7 @@ _SLOW_READ_S = 4.0  # a longer interval between two reads means that the file sy
 
 
 def write(path: Path, content: str) -> None:
-    """Write the file's content. Errors are ignored: if renewals fail for too long, the ranks end."""
+    """Write the file's content. Errors are ignored. If renewals fail for too long, the ranks end."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -47,7 +47,9 @@ def read(path: Path) -> str | None:
 
 @dataclass(slots=True)
 class LeaseReader:
-    """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
+    """Decides whether a lease is lost.
+
+    The decision depends on the contents of the file that one host reads, and on the times of these reads.
 
     Times are seconds of the host's monotonic clock. A host may see only a copy of the file that is never renewed. The
     lease can therefore not be lost before the reader has seen the counter change once. Time without regular reads is
@@ -63,7 +65,7 @@ class LeaseReader:
     def lost(self, content: str | None, now_s: float) -> float | None:
         """Return the seconds since the last renewal if the lease is lost.
 
-        Return None if the lease is valid or if this cannot be decided.
+        Return None if the lease is valid, or if the reader cannot know whether it is lost.
         """
         regular = now_s - self.read_s <= _SLOW_READ_S
         self.read_s = now_s

@@ -99,7 +99,7 @@ def limit(value: Any) -> Misfit | None:
 
 
 def anything(value: Any) -> Misfit | None:
-    """Accept any JSON value of finite numbers that is nested at most MOST_NESTED deep."""
+    """Accept any JSON value that has only finite numbers and at most MOST_NESTED levels of nesting."""
     level = [value]
     for _ in range(MOST_NESTED):
         inner: list[Any] = []
@@ -122,7 +122,7 @@ def nullable(shape: Shape) -> Shape:
 
 
 def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
-    """Return a check for a list of `least` to `most` values of this shape."""
+    """Return a check for a list. The list must have `least` to `most` values, and all values must have this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, (list, tuple)) or len(value) < least or (most is not None and len(value) > most):
@@ -137,7 +137,7 @@ def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
 
 
 def values(shape: Shape) -> Shape:
-    """Return a check for a mapping with any keys whose values all have this shape."""
+    """Return a check for a mapping. Any keys are valid, and all values must have this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, Mapping):
@@ -152,7 +152,7 @@ def values(shape: Shape) -> Shape:
 
 
 def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
-    """Return a check for a mapping. Each key has a shape; its value has this shape or is null.
+    """Return a check for a mapping. The value of each key must have the key's shape or be null.
 
     `required`: the keys that must be present and not null.
     """
@@ -241,8 +241,8 @@ def of(kind: type, whole_one: bool = True) -> Shape:
 
     Null is accepted only where an annotation allows None.
 
-    `whole_one`: whether all fields without a default must be present. If not, code that needs a missing field raises
-        the error.
+    `whole_one`: whether all fields without a default must be present. If False, a missing field causes an error only in
+        the code that needs it.
     """
     shapes: dict[str, tuple[Shape, bool]] = {}
     for field in fields(kind):
@@ -387,7 +387,10 @@ def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
 
 
 def facts_problem(nodes: Mapping[str, Any]) -> str | None:
-    """Return the error in the facts of nodes by host, or None if all values match."""
+    """Return the error in the facts of the nodes, or None if all values match.
+
+    `nodes`: the facts of each node, by the name of the host.
+    """
     misfit = values(_NODE)(nodes)
     return None if misfit is None else words((f"nodes{misfit[0]}", *misfit[1:]))
 

@@ -40,7 +40,7 @@ def update_record(parsed: dict[str, Any]) -> None:
 
 
 def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header's `imported`. A remark about a test that the tool skipped gets its code."""
+    """Return the header's `imported`. If a remark says that the tool skipped a test, add the remark's code."""
     remarks = []
     listed = stored.get("remarks")
     for remark in listed if isinstance(listed, list) else ():
@@ -53,7 +53,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored failure. If its text says that a tool printed a figure that is not a number, add the code."""
+    """Return a stored failure. If its text says that a tool printed an invalid number, add the code."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

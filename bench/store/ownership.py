@@ -31,7 +31,7 @@ class OwnerCode(Code):
 
 
 def distrust(folder: Path) -> Coded | None:
-    """Return why this user must not continue the run in `folder`, or None if no other user can change it."""
+    """Return why this user must not continue the run in `folder`, or None if only this user can change the run."""
     user = os.geteuid()
     for path in _decisive(folder):
         try:

@@ -39,7 +39,7 @@ class RowEvent:
 
 
 def append(folder: Path, event: RowEvent) -> None:
-    """Append an event. Errors are ignored: if the disk is full, the results file reports the error."""
+    """Append an event. Errors are ignored, because the results file also reports a full disk."""
     with contextlib.suppress(OSError), (folder / _NAME).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(event)) + "\n")
 

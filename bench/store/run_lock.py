@@ -1,8 +1,8 @@
 """Lock a run's folder, so that only one controller at a time adds to a run.
 
-The lock is an flock on a file in the folder, so it ends with the process that holds it. Some shared file systems have
-no flock, or other hosts do not see it. Therefore, the leases of the run's jobs are checked, too. If a lease is renewed,
-another controller uses the folder.
+The lock is an flock on a file in the folder. The lock ends when its process ends. Some shared file systems have no
+flock, or hide the flock of one host from other hosts. Therefore, the leases of the run's jobs are checked, too. If a
+lease is renewed, another controller uses the folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Read and write results/: one folder per run, with the plan, and a results file and a log per job.
+"""Read and write results/, which has one folder for each run.
+
+A folder contains the plan of the run. For each job, it contains a results file and a log.
 
 results/<run id>/ has these files:
 
@@ -89,7 +91,7 @@ def discard(folder: Path) -> None:
 def find(results: Path, name: str) -> Path:
     """Return the folder of a run by its path, by its name, or by the word `latest`.
 
-    Raises UsageError, with the names of the latest runs, if there is no such run.
+    If there is no such run, raises UsageError with the names of the latest runs.
     """
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
@@ -118,7 +120,8 @@ def find_own(results: Path, name: str) -> Path:
 
     `latest` is the latest run that this user may continue.
 
-    Raises RefusedError if this user may not continue the named run or, with `latest`, any run (see ownership.py).
+    Raises RefusedError if this user may not continue the named run (see ownership.py). With `latest`, raises
+    RefusedError if this user may not continue any run.
     """
     if name != "latest":
         folder = find(results, name)
@@ -142,7 +145,7 @@ def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Return the plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
+    """Return the plan of a run. Raises UsageError if the plan is missing, broken or of a newer version."""
     path = folder / "plan.json"
     try:
         content = path.read_bytes()
@@ -266,7 +269,8 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 def read_links(folder: Path) -> dict[str, Any]:
     """Return the tests of the links between hosts.
 
-    The result is empty without tests, or if the file is broken or of another version. No figure depends on these tests.
+    The result is empty if there are no tests, or if the file is broken or of another version. No figure depends on
+    these tests.
     """
     try:
         found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
@@ -276,7 +280,7 @@ def read_links(folder: Path) -> dict[str, Any]:
 
 
 def has_results(path: Path) -> bool:
-    """Check whether this is a results file or a folder with one.
+    """Check whether `path` is a results file or a folder with a results file.
 
     A `.jsonl` file of another tool has no `type` in its lines.
     """
@@ -295,7 +299,7 @@ def has_results(path: Path) -> bool:
 def hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each file on which a run's figures and verdict depend, by file name.
 
-    If the run is a single results file, the result has only this file.
+    If `path` is a single results file, the result contains only this file.
     """
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
@@ -370,7 +374,7 @@ def heartbeat_folder(folder: Path, job: str) -> Path:
 def jobs_in(folder: Path) -> tuple[str, ...]:
     """Return the jobs of a run that have a results file.
 
-    Planned jobs come first in the plan's order, then others by name.
+    Planned jobs come first, in the order of the plan. Other jobs follow, sorted by name.
     """
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []

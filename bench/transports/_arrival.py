@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
-    """Send a byte from every rank to rank 0, and a byte back to every rank, over an MPI communicator.
+    """Send a byte from every rank to rank 0, then a byte from rank 0 to every rank. `world`: an MPI communicator.
 
     Raises AbsentError after `limit_s`.
     """
@@ -129,7 +129,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """Return the first two ranks that share a GPU, and the GPU's name; None if no ranks share a GPU.
+    """Return the first two ranks that share a GPU and the GPU's name, or None if no ranks share a GPU.
 
     Ranks without a GPU are ignored.
     """
@@ -144,7 +144,7 @@ def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] 
 
 
 def shared_gpu_error(first: int, second: int, device: str) -> str:
-    """Return the error for two ranks on one GPU that did not request sharing."""
+    """Return the error for two ranks that use one GPU although the user did not request shared GPUs."""
     return (
         f"ranks {first} and {second} are on the same GPU ({device}): start one rank per GPU, or set "
         "CUDA_VISIBLE_DEVICES of each rank to its own"

@@ -16,7 +16,7 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 def folders() -> tuple[Path, ...]:
     """Return the cache folders to try.
 
-    A folder in the home folder, if any, comes before one in the temporary folder.
+    A folder in the home folder, if any, comes before a folder in the temporary folder.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"

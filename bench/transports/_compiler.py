@@ -1,4 +1,4 @@
-"""Compile a timing loop at its first use, and keep it in the user's cache."""
+"""Compile a timing loop at its first use, and keep the compiled loop in the user's cache."""
 
 from __future__ import annotations
 

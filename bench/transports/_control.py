@@ -22,8 +22,8 @@ class Control:
     """The control plane of one rank.
 
     `name`: the library that it uses.
-    `swap`: sends a text to each of some ranks, and returns the texts that other ranks send to this rank. It takes the
-        texts by receiver, and the senders.
+    `swap`: sends a text to each of some ranks, and returns the texts that other ranks send to this rank. Its arguments
+        are the texts by receiver, and the ranks that send to this rank.
     """
 
     name: str
@@ -48,7 +48,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
 def open_carrier(place: RankInfo, options: Options) -> Transport:
     """Return MPI as the control plane if an MPI launcher started the ranks and mpi4py works. Otherwise, return Gloo.
 
-    Raises RefusedError if neither library works. If some ranks do not arrive, raises AbsentError with these ranks.
+    Raises RefusedError if neither library works. Raises AbsentError with the missing ranks if some ranks do not arrive.
     """
     reason = ""
     if place.launcher in _OF_MPI:
@@ -107,7 +107,7 @@ def _exchanged(carrier: Transport, texts: Mapping[int, bytes], lengths: Mapping[
 
 
 def _messages(lengths: Mapping[int, int]) -> tuple[Message, ...]:
-    """Return a message for each peer, one behind the other in the buffer."""
+    """Return a message for each peer. The messages follow each other in the buffer."""
     ends = np.cumsum(list(lengths.values()), dtype=int).tolist()
     return tuple(Message(peer, size, end - size) for (peer, size), end in zip(lengths.items(), ends, strict=True))
 

@@ -26,7 +26,7 @@ class CudaDevice:
     """One GPU.
 
     `index`: the GPU's number, which may differ between processes.
-    `bus`, `uuid`: these are the same in every process of the host.
+    `bus`, `uuid`: identifiers of the GPU that are the same in every process of the host.
     """
 
     index: int
@@ -41,7 +41,7 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """Return the CuPy module. Raises NotInstalledError if it is missing or does not load."""
+    """Return the CuPy module. Raises NotInstalledError if CuPy is missing or does not load."""
     try:
         _cache.for_cupy(os.environ)
         import cupy
@@ -69,7 +69,8 @@ def load_cupy() -> Any:
 def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
     """Return the number of this rank's GPU.
 
-    This is the local rank. If the launcher made only one GPU visible, it is 0.
+    The number is the local rank. If the launcher made only one GPU visible, the number is 0. If ranks share GPUs, the
+    number is the local rank modulo the number of GPUs.
 
     Raises RefusedError on every rank of a host if there are not enough GPUs.
     """
@@ -184,7 +185,7 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Run this thread on the CPUs nearest to a GPU within the block, if the system allows it.
+    """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system allows it.
 
     The kernel places memory near the thread that first writes to it. New memory is therefore near the GPU.
     """

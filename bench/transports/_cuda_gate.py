@@ -1,4 +1,4 @@
-"""Put a gate before a batch of copies: the device starts the batch only when all its copies are in the queue.
+"""Put a gate before a batch of copies. The device starts the batch only when all its copies are in the queue.
 
 The gate is a kernel of one thread on the copies' stream. The kernel waits until a number in host memory changes. If the
 number does not change within a time limit, the kernel ends, and the batch is invalid. Without the limit, the host could
@@ -91,8 +91,8 @@ class StreamGate:
 
         Raises CuPy's exception if CuPy cannot compile the kernel.
 
-        `words`: memory that all ranks of this host share. With such memory, all ranks of the host must open and shut
-            their gates in step (`skip`).
+        `words`: memory that all ranks of this host share. With such memory, all ranks of the host must shut their gates
+            equally often. A rank without copies calls `skip` instead of `shut`.
         """
         self._runtime = cupy.cuda.runtime
         self._limit_s = self._shut_for_s = limit_s
@@ -130,7 +130,7 @@ class StreamGate:
         return ticket
 
     def open(self, ticket: int) -> None:
-        """Let the stream continue. If ranks share the number, only the first rank opens the gates, for all ranks."""
+        """Let the stream continue. If ranks share memory, only the first rank opens the gates of all ranks."""
         if self._words.opens:
             self._opened.value = ticket
 
@@ -141,7 +141,7 @@ class StreamGate:
         return time.monotonic()
 
     def is_open(self, ticket: int) -> bool:
-        """Check that the ticket and not the time limit opened the gate.
+        """Check whether `open` opened the gate with this ticket. Otherwise, the time limit opened the gate.
 
         Call this after the stream has passed the gate.
         """

@@ -103,7 +103,7 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """Return the copy kernel. Its first launch on a GPU compiles the kernel, or a call of its method `compile`."""
+    """Return the copy kernel. CuPy compiles it at the first launch on a GPU, or at a call of `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
@@ -137,7 +137,7 @@ def _is_hip(runtime: Any) -> bool:
 def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
     """Return how many blocks of a kernel fit on one SM.
 
-    If the driver does not report the number, it follows from the thread limit of an SM.
+    If the driver does not report this number, the function computes it from the thread limit of an SM.
     """
     try:
         function = kernel.kernel.ptr

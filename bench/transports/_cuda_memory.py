@@ -76,7 +76,8 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of a member's buffers.
 
-    A copy may name the places of its source and target. All other bytes are on the member's own GPU.
+    A copy may specify the place of its source and the place of its target. A place is a GPU or the host. All other
+    bytes are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -93,7 +94,10 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """Yield (begin, bytes, place) of each range of this member's buffer for which a copy names a place."""
+    """Yield the ranges of this member's buffer whose place a copy specifies, as (begin, bytes, place).
+
+    A place is a GPU or the host.
+    """
     for step in steps:
         for copy in step.copies if isinstance(step, CopyStep) else ():
             if side == "send" and copy.source == member:
@@ -103,9 +107,10 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """Yield the ranges of the whole buffer in order: named ranges, and the ranges between named ranges.
+    """Yield all ranges of a buffer in order.
 
-    A range that is named twice is yielded once.
+    The ranges in `named` have a specified place, and the ranges between them have no specified place. A range that
+    occurs twice in `named` is yielded once.
     """
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):
@@ -162,7 +167,7 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    The memory is not from a pool, because other processes that open it could access the whole pool.
+    The memory does not come from a pool. Otherwise, other processes that open the memory could access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
@@ -308,7 +313,7 @@ class CudaBuffers(Buffers):
         return self.address(side, index, 0, num_bytes)[1] if num_bytes else 0
 
     def memory(self, which: Which, index: int) -> list[Memory]:
-        """Return all parts of a buffer in order, each in its place."""
+        """Return the memory of all parts of a buffer, in order."""
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:

@@ -1,4 +1,4 @@
-"""Keep concurrent copies running until the timed part of the last one has ended.
+"""Keep concurrent copies running until the timed calls of the slowest copy have ended.
 
 If the faster of two copies ended first, the slower copy would speed up. Therefore, each copy (a stream) continues with
 uncounted calls after its timed calls. The ranks compare the times of a row's first samples to find the number of
@@ -47,7 +47,7 @@ class Pace:
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 
     def extra(self, num_calls: int, num_copies: int) -> list[int]:
-        """Return how many uncounted calls follow the `num_calls` counted calls, for each of this rank's copies."""
+        """Return the number of uncounted calls after `num_calls` counted calls, for each copy of this rank."""
         if max(self._num_beside, num_copies) < 2:
             return [0] * num_copies
         # Until the times are known, the other copies continue for twice the time, as in nvbandwidth.
@@ -56,7 +56,7 @@ class Pace:
         return [max(1, min(each, MOST_QUEUED - num_calls)) for each in wanted]
 
     def learn(self, kind: str, ends_s: Sequence[float]) -> None:
-        """Compare how long the copies of all ranks took in a sample of this type.
+        """Compare the times that the copies of all ranks took in one sample.
 
         The number of uncounted calls follows from these times.
         """

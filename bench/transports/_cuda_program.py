@@ -1,4 +1,4 @@
-"""Build programs of copies with bound arguments. Each copy has its own stream; one event starts all copies."""
+"""Build programs of copies with bound arguments. Each copy has its own stream. One event starts all copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def by_kernel(
 
 
 def by_chase(kernel: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """Return a function that issues a copy by one thread. Each load of the thread waits for the previous load.
+    """Return a function that issues a copy by a single GPU thread. Each load of the thread waits for the previous load.
 
     The GPU must have access to source and target. Raises ValueError if the source or the target is not aligned.
     """
@@ -67,7 +67,7 @@ class CopyTimes:
     `enqueue_s`: the time until all calls were issued.
     `started_s`: the host's monotonic clock at the start.
     `ends_s`: for each copy, the time until its timed calls had ended.
-    `beside_s`: the time until the first copy stopped, including its uncounted calls.
+    `beside_s`: the time until the first copy had ended all its calls, timed and uncounted.
     """
 
     device_s: float = 0.0

@@ -1,7 +1,7 @@
 """Find the source and target of a copy.
 
 The source or target may be on this rank's GPU, on another GPU of this process, on a GPU of another process, or on the
-host. CUDA IPC gives access to the memory of other processes: each rank offers a handle of its allocation, and opens the
+host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its allocation, and opens the
 handles of other ranks.
 """
 
@@ -73,8 +73,8 @@ class Offer:
 
     `handle`: the handle of the rank's GPU allocation.
     `why_none`: why there is no handle.
-    `pid_namespace`: the rank's PID namespace. CUDA opens a handle only if the offering process has a number in the
-        opener's namespace.
+    `pid_namespace`: the rank's PID namespace. CUDA opens a handle only if the process that offers the handle has a PID
+        in the namespace of the process that opens it.
     """
 
     layout: BufferLayout

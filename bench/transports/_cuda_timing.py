@@ -29,7 +29,7 @@ class CopyTimer:
         sync: Callable[[], None],
         barrier: Callable[[], None],
     ) -> None:
-        """`sync` waits for this rank's GPU and for all ranks; `barrier` only for all ranks."""
+        """`sync` waits for this rank's GPU and for all ranks. `barrier` waits only for all ranks."""
         self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -59,7 +59,8 @@ class CopyTimer:
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
         """Time one portion of copies.
 
-        With a gate, the portion runs behind the gate, otherwise when all ranks are ready.
+        If there is a gate, the gate holds the copies until all of them are in the GPU's queue. Otherwise, the copies
+        start when all ranks are ready.
         """
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:
@@ -71,7 +72,7 @@ class CopyTimer:
         return self._timed(compiled, order)
 
     def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
-        """Return the seconds of copies in the order of issue, or 0 for a rank without copies."""
+        """Issue the copies of the buffer sets in `order`, and return the times. A rank without copies returns 0."""
         program = _program(compiled)
         if program is None:
             return CopyTimes()
@@ -86,7 +87,7 @@ class CopyTimer:
 
         If this rank's group has no copies for it, its samples take 0 s. A rank in no group has no samples.
 
-        `samples`: the portions of each sample of `num_calls` calls.
+        `samples`: the times of the portions of each sample. A sample has `num_calls` calls.
         """
         if compiled is None:
             return Timing((), "python")
@@ -143,8 +144,8 @@ def behind_gate(
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
     """Try a gate on copies between pinned memory and the GPU. Return the gate, or why it does not work.
 
-    A gate does not work if the driver stages such copies, as for a GPU with encrypted memory. To issue such a copy
-    would wait until the gate opens.
+    A driver may stage these copies, for example if the GPU's memory is encrypted. A gate does not work with such a
+    driver, because the call that issues a copy would wait until the gate opens.
 
     `make`: builds the copies.
     """

@@ -142,7 +142,7 @@ class GuardedBlock:
 
 
 class DeviceBuffers(Buffers):
-    """Sets of buffers: all send buffers in one block, all receive buffers in another."""
+    """Sets of buffers. One block contains all send buffers, and another block contains all receive buffers."""
 
     def __init__(self, send: GuardedBlock, recv: GuardedBlock) -> None:
         self._blocks = {"send": send, "recv": recv}

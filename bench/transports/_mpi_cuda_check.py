@@ -61,7 +61,7 @@ class Checked:
     `problem`: why the library cannot use GPU memory, or None if it can.
     `answer`: the library's own report.
     `denied`: whether this report says that the library cannot use GPU memory.
-    `library`: the library's name and version. The text is empty if the check failed before these were known.
+    `library`: the library's name and version. The text is empty if the check failed before name and version were known.
     """
 
     library: str
@@ -114,7 +114,7 @@ def alone(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """Return the error message. It names the library, the library's own report, the failure, and what to do."""
+    """Return the error message. The message states the library, its own report, the failure, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -198,7 +198,7 @@ def _try(device: int) -> None:
 
 
 def _answer(mpi: Any) -> tuple[str, bool]:
-    """Return the library's report as text, and whether it denies that it can use GPU memory."""
+    """Return the library's report, and whether the report says that the library cannot use GPU memory."""
     library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
         function = getattr(library, name, None)

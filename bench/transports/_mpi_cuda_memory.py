@@ -30,7 +30,8 @@ class RankGpu:
 
         Raises RefusedError if there is no GPU for this rank.
 
-        `shared`: whether ranks may share GPUs. If so, ranks take the GPUs in turn.
+        `shared`: whether ranks may share GPUs. If ranks share GPUs, the GPU is the local rank modulo the number of
+            GPUs.
         """
         self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
         num_gpus = self._count(place.rank)
@@ -110,7 +111,7 @@ class RankGpu:
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
         """Return buffers on this GPU.
 
-        Raises MemoryError if the memory is too small, or for an error of the CUDA runtime.
+        Raises MemoryError if the memory is too small or if the CUDA runtime reports an error.
         """
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))

@@ -41,9 +41,10 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 
 
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
-    """Return the seconds of two messages between rank 0 and `other`: from device memory, and staged.
+    """Return the seconds of two messages between rank 0 and `other`.
 
-    All other ranks return 0 for both messages.
+    The first message is sent from device memory. The second message is staged through host memory. Ranks other than 0
+    and `other` return 0 for both messages.
     """
     me = world.Get_rank()
     if me not in (0, other):

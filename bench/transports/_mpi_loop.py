@@ -1,8 +1,8 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
 The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
-Python passes the addresses of MPI functions to the loop, from the library that mpi4py loaded. Without a compiler,
-transports/mpi.py uses a Python loop.
+Python passes the addresses of MPI functions to the loop. These functions are from the library that mpi4py loaded.
+Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def build() -> tuple[Path | None, str]:
 class LoopProgram:
     """The steps of all buffer sets, one set after the other, in the form that the loop reads.
 
-    `keep`: the objects to which steps point.
+    `keep`: objects that must exist as long as the steps, because the steps contain their addresses.
     """
 
     steps: Any
@@ -124,7 +124,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Return memory into which MPI writes statuses, which nobody reads."""
+        """Return memory into which MPI writes statuses. linkbench does not read these statuses."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -185,7 +185,7 @@ class Loop:
     ) -> tuple[float, ...]:
         """Return the seconds of `num_times` samples.
 
-        Afterwards, `next_set` is the set that follows the set of the last call.
+        The function sets `next_set` to the buffer set after the set of the last call.
 
         `counts`: the numbers of calls, as arguments of the loop's function.
         """

@@ -1,4 +1,6 @@
-"""Turn the steps of a program into MPI calls with bound arguments, made by mpi4py or by the compiled loop.
+"""Turn the steps of a program into MPI calls with bound arguments.
+
+mpi4py or the compiled loop makes these calls.
 
 An exchange becomes persistent requests. A single message becomes a blocking call. Data of types that MPI lacks are
 moved as bytes.
@@ -91,7 +93,7 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Return [memory, type]. From this list, mpi4py derives the number of elements, or of elements per block."""
+        """Return [memory, type]. mpi4py derives the number of elements (in total or per block) from this list."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:

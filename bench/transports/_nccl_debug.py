@@ -3,7 +3,8 @@
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
 call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot change the setting at run
-time. If `--require` needs TUNING lines with such a version, they are enabled for all calls, and a note says so.
+time. If `--require` needs TUNING lines with such a version, linkbench enables these lines for all calls and adds a
+note.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call, and return NCCL's choice for it; None if NCCL does not report it.
+        """Run an untimed call. Return NCCL's choice for this call, or None if NCCL does not report the choice.
 
         A second call switches the lines off again before anything is timed.
 
@@ -246,10 +247,10 @@ def _expanded(name: str) -> str:
 
 
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """Return the first demand of `--require` that is not met or cannot be checked, with the evidence.
+    """Return a text about the first condition of `--require` that is not met or cannot be checked.
 
-    Return None if all demands are met. With `seen`, only the demand for a `network` is checked. Without `seen`,
-    `algorithm` and `protocol` are compared with `choice`.
+    The text states what NCCL reported. Return None if all conditions are met. With `seen`, only the condition on the
+    `network` is checked. Without `seen`, `algorithm` and `protocol` are compared with `choice`.
     """
     for name, value in required:
         if name == "network" and seen is not None:

@@ -39,7 +39,7 @@ class MissingPart(StrEnum):
 def problem(
     torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
-    """Return why this rank cannot use a GPU, and what to do about it; None if it can use a GPU."""
+    """Return why this rank cannot use a GPU and what to do, or None if the rank can use a GPU."""
     if lack := built_without(torch):
         wanted = "a CUDA or ROCm build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
@@ -68,7 +68,7 @@ def is_hip(torch: Any) -> bool:
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether an environment variable selects this rank's GPUs. Other ranks may then see other GPUs."""
+    """Check whether an environment variable selects this rank's GPUs. If so, other ranks may see other GPUs."""
     return any(name in environ for name in _VISIBLE)
 
 

@@ -1,4 +1,4 @@
-"""Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. Their functions have the same arguments.
+"""Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. The functions of RCCL and HIP have the same arguments.
 
 - `runtime, nccl = load()` loads the libraries.
 - `comm = nccl.init(num_ranks, unique_id, rank)` makes a communicator.
@@ -116,7 +116,7 @@ class Runtime:
         return self._number("GetDevice")
 
     def setDevice(self, device: int) -> None:
-        """Make a GPU the current one of this thread."""
+        """Make a GPU the current GPU of this thread."""
         self._call("SetDevice", ctypes.c_int(device))
 
     def malloc(self, num_bytes: int) -> int:
@@ -257,7 +257,7 @@ class NcclLibrary:
         return int(comm.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that older versions lack. Raises NcclFailure if it fails or is missing."""
+        """Call a function that older versions lack. Raises NcclFailure if the function fails or is missing."""
         function = getattr(self._library, name, None)
         if function is None:
             raise NcclFailure(f"this NCCL has no {name}")

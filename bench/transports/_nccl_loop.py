@@ -1,7 +1,7 @@
 """Take samples of NCCL calls in a compiled loop. No Python runs between the calls of a sample.
 
-The loop is `_nccl_loop.c`. All ranks start a sample together. On one host, they synchronise through shared memory, on
-several hosts by an allreduce of four bytes.
+The loop is `_nccl_loop.c`. All ranks start a sample together. On one host, the ranks synchronise through shared memory.
+On several hosts, the ranks synchronise by an allreduce of four bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class NcclProgram:
     `steps`: the array of steps.
     `aggregate`: the number of operations in one program.
     `rehearses`: whether one untimed call precedes many timed calls. All ranks of a group must have the same value.
-    `graphs`: the CUDA graphs by first set and number of calls, or None if calls are made one by one.
+    `graphs`: the CUDA graph for each pair (first buffer set, number of calls), or None if the program uses no graphs.
     """
 
     steps: Any
@@ -254,11 +254,14 @@ class NcclLoop:
         return Timing(seconds, loop, host_s, enqueue_s, tuple((sample[3],) for sample in taken))
 
     def _rehearsed(self, compiled: Compiled, num_calls: int) -> int:
-        """Return the set whose steps run once, untimed, before `num_calls` timed calls: that of the last call.
+        """Return the buffer set of an untimed call before `num_calls` timed calls, or _NO_SET if there is no such call.
 
-        Programs that change their input have no such call, and neither has a graph. Few calls take long, and then the
-        caches do not matter. The decision is the same on all ranks that exchange data: it follows from the case, from
-        `num_calls`, which rank 0 broadcasts, and from whether this rank has steps at all.
+        The untimed call warms the caches, and uses the set of the previous call. There is no untimed call for graphs
+        and for programs that change their input. A batch with few calls has no untimed call, because each of its calls
+        takes so long that the caches do not matter.
+
+        The result must be the same on all ranks that exchange data. It depends only on the case, on `num_calls` (which
+        rank 0 broadcasts), and on whether this rank has steps.
         """
         program: NcclProgram = compiled.native
         if not program.rehearses or not program.num_steps or num_calls < _LEAD:

@@ -78,12 +78,12 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 
 
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
-    """Register memory with a communicator. Return a function that unregisters it.
+    """Register memory with a communicator. Return a function that unregisters the memory.
 
     Raises NcclFailure.
 
-    `how`: with `buffers`, each rank registers its own memory. With `symmetric`, all ranks of the communicator register
-        memory of equal size together.
+    `how`: `buffers` or `symmetric`. With `buffers`, each rank registers its own memory. With `symmetric`, all ranks of
+        the communicator together register memory of equal size.
     """
     handle = ctypes.c_void_p()
     place = ctypes.c_void_p(comm), ctypes.c_void_p(pointer), ctypes.c_size_t(num_bytes), ctypes.byref(handle)

@@ -29,7 +29,7 @@ class EventTimer:
         self._sync, self._loop = sync, loop
 
     def timing(self, samples: Sequence[Sample | None]) -> Timing:
-        """Return the Timing of these samples; None on an idle rank."""
+        """Return the Timing of these samples, or None on an idle rank."""
         taken = [sample for sample in samples if sample is not None]
         if not taken:
             return Timing((), self._loop)
@@ -66,8 +66,8 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
     A batch with at least as many calls as sets starts at set 0. A shorter batch starts where the last batch ended, or
-    at set 0 if too few sets remain. With this rule, few graphs must be captured, but batches still use more than half
-    of the sets.
+    at set 0 if too few sets remain. This rule limits the number of graphs to capture, but batches still use more than
+    half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 

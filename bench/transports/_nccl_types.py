@@ -47,7 +47,7 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 
 
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
-    """Return the reduction to use. Steps that only move data of an unsupported element type move bytes instead."""
+    """Return the reduction to use. If the steps only move data, an unsupported type becomes bytes."""
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction
     return Reduction("uint8", reduction.reduce_op)

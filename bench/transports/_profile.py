@@ -1,4 +1,7 @@
-"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Only such a launch imports this module."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys.
+
+Only profiled launches import this module.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges for nsys. The package nvtx marks the ranges or, without nvtx, torch on a GPU.
+    """Ranges for nsys. The package nvtx marks the ranges. If nvtx is missing, torch marks them on a GPU.
 
     Without both libraries, no ranges are marked.
     """

@@ -55,7 +55,7 @@ def mapped(name: str, num_bytes: int) -> mmap.mmap:
 
 
 def forget(name: str) -> None:
-    """Remove the file's name. Processes that mapped it keep the memory."""
+    """Remove the file's name. Processes that mapped the file keep the memory."""
     with contextlib.suppress(OSError):
         Path(name).unlink()
 

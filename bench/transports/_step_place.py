@@ -56,7 +56,7 @@ class HostPlace:
         return time.perf_counter() + seconds
 
     def work_until(self, due: Any) -> None:
-        """Fill the rest of a task that `due` began."""
+        """Sleep until the end of a task that `due` began."""
         sleep_until(due)
 
     def mean(self, values: Any, number: int) -> Any:
@@ -68,7 +68,7 @@ class HostPlace:
         return self._torch.futures.Future()
 
     def begin(self) -> None:
-        """Begin to train: the memory that grows from now on is that of the model."""
+        """Begin to train. Memory that is allocated from now on belongs to the model."""
 
     def restart(self) -> None:
         """Begin a block of steps."""
@@ -111,22 +111,24 @@ class GpuPlace:
         return float(self._origin.elapsed_time(mark)) * 1e-3
 
     def is_models_stream(self) -> bool:
-        """Check whether the current stream is the one on which the model computes."""
+        """Check whether the model computes on the current stream."""
         return bool(self._cuda.current_stream() == self._stream)
 
     def follows(self, group: int) -> None:
-        """Note that the current stream has waited for a call of a group. Its next events come after this call."""
+        """Note that the current stream has waited for a group's call. Later events of this stream follow the call."""
         self._followed[self._cuda.current_stream()] = group
 
     @contextmanager
     def noting_events(self, note: Callable[[int, Any, Any], None]) -> Iterator[None]:
-        """Call `note` when the model's stream waits for an event that another stream recorded after a group's call.
+        """Return a context that reports when the model's stream waits for an exchange on another stream.
 
-        `note` gets the number of the group, and the marks before and after the wait.
+        A library may call a group on a separate stream and then record an event on this stream. The context calls
+        `note` when the model's stream waits for such an event. The arguments are the number of the group, and the marks
+        before and after the wait.
 
-        The methods of torch.cuda.Stream that record events or wait for events call those of torch.cuda.Event, so only
-        the event's methods are replaced. A stream of torch.accelerator is torch's own class and waits in C++, which
-        cannot be seen. FSDP uses such a stream only for weights that were gathered and then not used.
+        The context replaces methods of torch.cuda.Event. The methods of torch.cuda.Stream call them. A stream of
+        torch.accelerator is a different class and waits in C++, so the context does not see its waits. FSDP uses such a
+        stream only for weights that were gathered and then not used.
         """
         events, followed = self._cuda.Event, self._followed
         record, wait = events.record, events.wait
@@ -166,7 +168,7 @@ class GpuPlace:
             self._cuda._sleep(round(due * self._cycles_per_s))
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of values / number as a tensor, because a number would make the host wait."""
+        """Return the sum of values / number, as a tensor. A Python number would make the host wait."""
         return values.detach().sum() / number
 
     def future(self) -> Any:
@@ -178,7 +180,10 @@ class GpuPlace:
         self._cuda.reset_peak_memory_stats(self._device)
 
     def restart(self) -> None:
-        """Begin a block of steps. Times count from here: CUDA's milliseconds have 24 bits, 4 us after a minute."""
+        """Begin a block of steps. Times are relative to this moment.
+
+        CUDA's milliseconds have only 24 bits. After a minute, the resolution is 4 us.
+        """
         self._origin = self.mark()
 
     def end(self) -> None:

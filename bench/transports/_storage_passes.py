@@ -38,8 +38,8 @@ class Passes:
     """The files of one row, and the kernel's counts in each pass.
 
     `sync`: waits for the other ranks before a timed pass.
-    `to_device`: copies the target to a GPU at the end of each pass. In this case, source and target may be the same
-        memory, which is overwritten before every pass.
+    `to_device`: copies the target to a GPU at the end of each pass. With `to_device`, source and target may be the same
+        memory. Each pass first overwrites this memory.
     `results`: the memory of a GPU if the files are read directly into it.
     """
 
@@ -134,7 +134,7 @@ class Passes:
         return took_s
 
     def proven(self) -> ReadSamples | Failure:
-        """Return the kernel's counts. If they do not prove that the reads were cold or warm, return the failure."""
+        """Return the kernel's counts, or a failure if the counts do not prove that the reads were cold or warm."""
         shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
@@ -171,7 +171,7 @@ class Passes:
             self._missing = max(self._missing, self._place.num_missing())
 
     def _poison(self) -> None:
-        """Overwrite the results. If a pass does not read some bytes, the checksums then reveal the gap."""
+        """Overwrite the results. If a pass does not read all bytes, a checksum is wrong."""
         if self._on_gpu is not None:
             self._on_gpu.fill(_POISON)
             return
@@ -190,7 +190,7 @@ class Passes:
         return self._target if plain else aligned_array(num_bytes)
 
     def _ready(self) -> None:
-        """Write the files if the source has changed, and wait until they are on the device."""
+        """Write the files if the source has changed, and wait until the files are on the device."""
         checksum = zlib.crc32(self._source.data)
         if checksum == self._written:
             return

@@ -1,4 +1,4 @@
-"""Allreduce by torch's kernels over symmetric memory (`torch.distributed._symmetric_memory`), without NCCL.
+"""Run allreduce by torch's kernels over symmetric memory (`torch.distributed._symmetric_memory`), without NCCL.
 
 All ranks allocate buffers of equal size, and each GPU maps the buffers of its peers. The kernels meet through signals
 in this memory, so a call needs no NCCL kernel. The rules below are those of torch 2.13
@@ -51,17 +51,17 @@ class SymmetricRefusal(Code):
 
 
 class SymmetricMemory:
-    """One way of allreduce over symmetric memory, for this rank's GPU."""
+    """Runs one of torch's allreduce algorithms over symmetric memory on this rank's GPU."""
 
     def __init__(self, torch: Any, device: Any, how: str) -> None:
-        """Take the way, one of `core/case.py: SYMMETRIC` except none."""
+        """`how`: the algorithm, which is a value of `core/case.py: SYMMETRIC` except none."""
         self._torch, self._device, self._how = torch, device, how
         self.in_place = how in ("two-shot", "multimem")
         self._library: Any = None
         self._refusal: Skip | None = None
 
     def open(self, place: RankInfo) -> Skip | None:
-        """Load torch's module. Return why it cannot be used on this rank, or None if it can be used."""
+        """Load torch's module. Return why this rank cannot use the module, or None if it can."""
         try:
             self._library = importlib.import_module("torch.distributed._symmetric_memory")
         except ImportError as error:
@@ -118,11 +118,11 @@ class SymmetricMemory:
         return Skip.of(SymmetricRefusal.OUT_OF_PLACE, how=self._how) if in_place and not self.in_place else None
 
     def takes(self, steps: Sequence[Step], reduction: Reduction, in_place: bool) -> bool:
-        """Check whether the kernels run these steps. They do not run the steps that prepare a measurement."""
+        """Check whether the kernels run these steps. The kernels do not run steps that prepare a measurement."""
         return bool(steps) and all(self.unsupported_reason(step, reduction, in_place) is None for step in steps)
 
     def not_out_of_place(self, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps that these kernels do not run out of place."""
+        """Return the steps that these kernels cannot run out of place."""
         return [step for step in steps if self.in_place or getattr(step, "op", "") != "allreduce"]
 
     def empty(self, num_bytes: int) -> Any:

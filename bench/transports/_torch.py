@@ -1,7 +1,7 @@
 """Provide functions for the transports over torch.distributed.
 
-The functions find renamed functions of torch, open process groups, and bind the arguments of calls. They also provide
-the control plane.
+The functions find renamed functions of torch, open process groups, and bind the arguments of calls. The functions also
+provide the control plane.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def open_process_group(
     `device`: a name of this rank's GPU that is unique among all hosts.
     `problem`: why this rank cannot continue. If some rank has a problem, all ranks end.
 
-    Raises RefusedError if ranks on several hosts have no rendezvous address, if a rank cannot continue, or if two ranks
-    are on one GPU. If some ranks do not arrive, raises AbsentError with these ranks.
+    Raises RefusedError if ranks on several hosts have no rendezvous address. Raises RefusedError if a rank cannot
+    continue or if two ranks are on one GPU. Raises AbsentError with the missing ranks if some ranks do not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
@@ -213,7 +213,7 @@ def _started(process: int) -> str:
 
 
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
-    """Make a process group for each group that has none in `handles`.
+    """Make a process group for each group that has no process group in `handles`.
 
     Every rank must make every group, in the same order. Each group gets the timeout `timeout_s`, because torch's
     default is several minutes.

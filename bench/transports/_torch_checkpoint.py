@@ -1,4 +1,6 @@
-"""Write checkpoints by torch from host memory: plain files, or torch.distributed.checkpoint, also asynchronously.
+"""Write checkpoints by torch from host memory, also asynchronously.
+
+A checkpoint consists of plain files, or is written by torch.distributed.checkpoint.
 
 A write counts as done only when every file is synchronised with its device (fsync).
 """
@@ -101,7 +103,10 @@ class TorchCheckpointer:
         return float(writing.item()) == 0.0
 
     def _raise_together(self, problem: str, code: DatasetError) -> None:
-        """Raise MeasurementError on all ranks if one has a problem: a rank that went on would wait for the others."""
+        """Raise MeasurementError on all ranks if one rank has a problem.
+
+        A rank that continued would wait for the failed rank.
+        """
         problems: list[str] = [""] * self._dist.get_world_size()
         self._dist.all_gather_object(problems, problem)
         rank = next((rank for rank, found in enumerate(problems) if found), None)
@@ -184,7 +189,11 @@ class TorchCheckpointer:
 
 
 class _Transfer:
-    """A shard that is written or read. `ended_s`: when that ended; `problem`: why it failed, "" if it did not."""
+    """A shard that is written or read.
+
+    `ended_s`: when the transfer ended.
+    `problem`: why the transfer failed, or "" if it did not fail.
+    """
 
     def __init__(self) -> None:
         self.ended_s: float | None = None
@@ -221,6 +230,9 @@ def _why(error: BaseException) -> str:
 
 
 def _failures(error: BaseException) -> list[BaseException]:
-    """Return the errors of the ranks in torch's CheckpointException, which is no Exception; [] for any other error."""
+    """Return the errors of the ranks in torch's CheckpointException. The list is empty for any other error.
+
+    CheckpointException is not a subclass of Exception.
+    """
     failures: Mapping[int, tuple[BaseException, Any]] = getattr(error, "failures", {})
     return [inner for inner, _ in failures.values()]

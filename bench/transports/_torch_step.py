@@ -39,7 +39,12 @@ _LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first te
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """The marks of a step: those between its segments, those inside its passes, and those of waits for exchanges."""
+    """The marks of a step. A mark is a point in time on the host or on the GPU.
+
+    `edges`: the marks between the segments.
+    `spans`: the marks inside the passes.
+    `waits`: the marks of waits for exchanges.
+    """
 
     edges: list[Any]
     spans: list[Span]
@@ -129,7 +134,7 @@ class StepTrainer:
     def check_last(self) -> GradientCheck:
         """Compare the gradients of each replica's last step with the closed form.
 
-        The last step of the replica with clocks must have been a full step.
+        Call this method only if the last step of the replica with clocks was a full step.
         """
         digests: dict[str, Any] = {}
         num_wrong, first, before = 0, None, 0
@@ -210,11 +215,11 @@ class StepTrainer:
         }
 
     def work(self) -> dict[str, float]:
-        """Run a step, and return the operations that torch counts in it on this rank.
+        """Run a step, and return the operations of the step that torch counts on this rank.
 
-        The result is empty for layers that only sleep, and for compiled layers, which the counter does not see. The
-        result is also empty if the backward pass repeats operations, because the model's formula does not count
-        repetitions.
+        The result is empty for layers that only sleep. The result is empty for compiled layers, because the counter
+        does not see their operations. The result is also empty if the backward pass repeats operations, because the
+        model's formula does not count repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:
@@ -222,7 +227,7 @@ class StepTrainer:
         return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
 
     def device_peaks(self) -> dict[str, int]:
-        """Return the peaks of device memory since the model was built; empty in host memory."""
+        """Return the peaks of device memory since the model was built. On a host, the result is empty."""
         return self._place.peaks()
 
     # -- steps
@@ -249,7 +254,7 @@ class StepTrainer:
         return _Marks(edges, spans, self._meter.waits[:])
 
     def _bare_step(self) -> tuple[Any, Any]:
-        """Run the work of a full step. Return the marks of its begin and end, the only ones."""
+        """Run the work of a full step. Return only the marks of its begin and end."""
         replica, began = self._bare, self._place.mark()
         self._bare_loader.take()
         self._host_delay()

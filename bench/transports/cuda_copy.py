@@ -1,9 +1,9 @@
 """Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A batch waits behind a
-gate until all copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host,
-and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank needs no such
-library.
+The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
+until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
+block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank
+needs no such library.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CudaCopy(Transport):
     num_threads = 2  # two threads copy the two directions of pageable memory
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Choose the GPU of this rank, meet the other ranks, compile the kernels.
+        """Choose the GPU of this rank, connect to the other ranks, and compile the kernels.
 
         Raises RefusedError without CuPy, a driver or enough GPUs, or if ranks share a GPU without --share-gpu.
         """
@@ -108,8 +108,8 @@ class CudaCopy(Transport):
     def _open_kernels(self) -> Coded | None:
         """Compile the copy kernel and launch it once on zero bytes. Return None, or why some rank has no kernel.
 
-        At the first launch of a kernel, CUDA loads the kernel and may wait for the whole GPU. This must not happen
-        behind a gate.
+        At the first launch of a kernel, CUDA loads the kernel and may wait for the whole GPU. The first launch must
+        therefore not happen while a gate is shut.
         """
         problem = None
         try:
@@ -146,7 +146,7 @@ class CudaCopy(Transport):
     def _shared_gate(self, own: StreamGate) -> StreamGate:
         """Return a gate that opens together with the gates of all ranks of this host.
 
-        Return `own` if some rank has no such gate.
+        Return `own` if some rank cannot use such a gate.
         """
         memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
         gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
@@ -164,7 +164,7 @@ class CudaCopy(Transport):
         return own
 
     def _first_of_any(self, problem: Coded | None) -> Coded | None:
-        """Return the problem of the first rank that has one. All ranks return the same problem."""
+        """Return the problem of the first rank that has a problem. All ranks return the same problem."""
         return next((other for other in self.channel.share(problem) if other is not None), None)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class CudaCopy(Transport):
         self._control.close()
 
     def abort(self, exit_code: int) -> None:
-        """End the other ranks, if the control plane can."""
+        """End the other ranks if the control plane supports this."""
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
@@ -225,7 +225,10 @@ class CudaCopy(Transport):
         return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a step cannot run. Only copies can run, and kernels cannot access pageable memory of the host."""
+        """Return why a step cannot run, or None if it can run.
+
+        This transport runs only copies. Kernels cannot access pageable memory of the host.
+        """
         if isinstance(step, Product):
             return Skip.of(CopyRefusal.NO_PRODUCTS)
         if not isinstance(step, CopyStep):
@@ -281,7 +284,7 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` name; by default on this rank's GPU.
+        """Return buffers in the places that the copies of `steps` specify. The default place is this rank's GPU.
 
         Every page is written.
         """
@@ -372,7 +375,7 @@ class CudaCopy(Transport):
         self._control.barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time isolated copies between events, or copies of pageable memory by the host's clock."""
+        """Time isolated copies. CUDA events time the copies, but the host's clock times copies of pageable memory."""
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
@@ -380,7 +383,10 @@ class CudaCopy(Transport):
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time copies back to back, issued in portions that fit in a queue, each behind a gate."""
+        """Time back-to-back copies, which are issued in portions that fit in the GPU's queue.
+
+        A gate holds each portion until all its copies are in the queue.
+        """
         return self._timer.batch(compiled, num_calls)
 
 

@@ -192,12 +192,12 @@ class Gloo(Transport):
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier. One of Gloo's threads waits in it."""
+        """Enter a barrier. One of Gloo's threads waits for the other ranks."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast. One of Gloo's threads runs it."""
+        """Start a broadcast. One of Gloo's threads runs the broadcast."""
         box = self._torch.tensor([value], dtype=self._torch.float64)
         work = self._dist.broadcast(box, self._first, self._part, async_op=True)
 
@@ -218,7 +218,7 @@ class Gloo(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Time a collective and concurrent products; the products run on a separate thread."""
+        """Time a collective and concurrent products. The products run on a separate thread."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
     def untrainable(self, plan: StepPlan) -> Skip | None:

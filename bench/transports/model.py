@@ -1,7 +1,7 @@
 """Simulate ranks without hardware. Every message takes the time that its links allow, on a deterministic virtual clock.
 
-One process simulates all ranks. Nothing is launched, reduced or copied. The times include only the links, so no
-software can be faster. A collective uses the fastest algorithm that its group can run.
+One process simulates all ranks. Nothing is launched, reduced or copied. The times include only the links, so real
+software cannot be faster. A collective uses the fastest algorithm that its group can run.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Return the seconds of one pass of each group, alone and while all groups run. The last group is `others`.
+        """Return the seconds of one pass of each group, first without other groups, then while all groups run.
 
-        Every group repeats its pass at its own speed. The algorithms are those that are fastest without contention.
-        Raises UsageError if a required rate is unknown.
+        The last group is `others`. Every group repeats its pass without waiting for the other groups. The simulation
+        uses the algorithms that are fastest without contention. Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
         ours = self._sequences(groups, steps)
@@ -117,7 +117,7 @@ class FabricModel:
     ) -> tuple[dict[str, str], Floats]:
         """Return the best algorithm of each operation, and the seconds of each group.
 
-        With the best algorithms, the group that ends last ends as early as possible.
+        The best algorithms minimise the time until all groups have ended.
         """
         ops = collectives(steps)
         choices = []
@@ -150,7 +150,10 @@ def _name(chosen: Mapping[str, str]) -> str:
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
-    """Yield (repeats, flows of each schedule) in the order of phases. A schedule that has ended has no flows."""
+    """Run several schedules in parallel. Yield the number of repeats of each phase, and the flows of each schedule.
+
+    A schedule that has ended has no flows.
+    """
     waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):
         repeat = min(own[-1][0] for own in waiting if own)

@@ -1,9 +1,9 @@
-"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments and never with pickled data.
+"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments, and without pickled data.
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
-cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop takes the times. Every record states which
-loop took its times. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the
-time of small messages.
+cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop measures the times. Every record states
+which loop measured its times. The MPI thread level is `single`, as in C benchmarks. mpi4py's default (`multiple`) would
+double the time of small messages.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Mpi(Transport):
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the requested thread level.
 
-        Raises RefusedError if MPI cannot be loaded, if its world differs from the launcher's world, or if
-        `--loop compiled` or `--timer library` lacks the compiled loop. If some ranks send no first byte, raises
-        AbsentError with these ranks.
+        Raises RefusedError if MPI cannot be loaded, or if its world differs from the launcher's world. Raises
+        RefusedError if `--loop compiled` or `--timer library` needs the compiled loop, but the loop is missing. Raises
+        AbsentError with the missing ranks if some ranks do not send their first byte.
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
@@ -199,7 +199,7 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group; only the group's members take part."""
+        """Make a communicator for this rank's group. Only the members of the group take part."""
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -229,7 +229,7 @@ class Mpi(Transport):
             self._sync_comm.Barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make communicators for each part, and one of all ranks for `barrier_async`."""
+        """Make communicators for each part, and a communicator of all ranks for `barrier_async`."""
         self.open_groups(parts)
         mine = next(self._comms[part.ranks] for part in parts if self.place.rank in part.ranks)
         self._all_ranks, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()

@@ -115,7 +115,7 @@ class MpiCuda(Transport):
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of Mpi and the GPU, the library's report about CUDA, and the comparison with staging."""
+        """Return the facts of the transport `mpi` and of the GPU, the CUDA report, and the comparison with staging."""
         own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
         own |= {"device_messages": self._path} if self._path else {}
         own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
@@ -198,7 +198,7 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """If some rank has a refusal, raise the refusal of the first such rank on all ranks.
+    """If a rank has an error, raise the error of the first such rank on all ranks.
 
     If there are several hosts, the text names the host.
     """

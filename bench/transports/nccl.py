@@ -1,9 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane and the synchronisation before each call use Gloo and not the measured path. torch's all_reduce and
-reduce work only in place, so rows of these collectives are marked in_place. Operations that do not compute transfer
-plain bytes, so they also work for element types that NCCL lacks. The network and algorithm that NCCL used are read from
-its output (docs/nccl.md).
+The control plane uses Gloo. The synchronisation before each call also uses Gloo, and not the measured path. In torch,
+all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations that do
+not compute transfer plain bytes, so they also work for element types that NCCL lacks. The network and algorithm that
+NCCL used are read from its output (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Nccl(Transport):
         return self._unsupported[key]
 
     def _tried(self, step: Collective | Exchange, reduction: Reduction) -> Skip | None:
-        """Run a step on all ranks. Return the error of the first rank that has one."""
+        """Run a step on all ranks. Return the error of the first rank that has an error."""
         skips = self.channel.share(self._tried_here(step, reduction))
         return next((skip for skip in skips if skip is not None), None)
 

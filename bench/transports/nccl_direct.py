@@ -67,7 +67,7 @@ class NcclDirect(Transport):
     num_threads = 2  # the caller, and NCCL's proxy thread
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Take this rank's GPU, meet the other ranks, and connect NCCL by a first call.
+        """Choose this rank's GPU, connect to the other ranks, and make a first call so that NCCL connects.
 
         Raises NotInstalledError without NCCL or without a CUDA runtime. Raises RefusedError without a compiler, without
         a separate GPU for this rank, or if NCCL cannot be opened.
@@ -173,7 +173,7 @@ class NcclDirect(Transport):
         self._control.close()
 
     def abort(self, exit_code: int) -> None:
-        """End this rank's calls, and the other ranks if the control plane can."""
+        """End this rank's calls. End the other ranks if the control plane supports this."""
         for comm in self._comms.values():
             self._nccl.abort(comm)
         self._debug.close()
@@ -253,7 +253,7 @@ class NcclDirect(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return the steps on each buffer set as arguments of the C loop."""
+        """Convert the steps on each buffer set to arguments of the C loop."""
         assert isinstance(buffers, CudaBuffers)
         moved = types.moved(reduction, steps)
         sets = []
@@ -279,7 +279,7 @@ class NcclDirect(Transport):
     def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
         """If requested, register the buffers with the communicators of the steps.
 
-        Return functions that unregister them.
+        Return functions that unregister the buffers.
         """
         how = self._options.case.register
         if how == "none":
@@ -345,7 +345,7 @@ class _Bound:
         self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
 
     def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
-        """Return the calls of a collective. If NCCL lacks the collective, its messages become one group of calls."""
+        """Return the calls of a collective. If NCCL lacks the collective, return its sends and receives."""
         num, is_root = len(self._ranks), self._me == step.root
         send, recv = self._recv if in_place else self._send, self._recv
         call = partial(self._call, comm=comm)

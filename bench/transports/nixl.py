@@ -2,14 +2,15 @@
 
 A sender writes its messages into the memory of the receiver. All messages of one exchange for one receiver are one
 transfer, and a notification follows their data. A receiver's call ends when it has the notifications of all its
-senders. No receiver replies, so in pipelined rows a sender may write a buffer set before the receiver has used it.
+senders. Receivers do not reply. In pipelined rows, a sender may therefore write a buffer set before the receiver has
+used it.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a
-waiting call makes progress itself, and the thread would need a CPU of its own. Memory of GPUs is not supported.
+waiting call makes progress itself. A progress thread would need a separate CPU. Memory of GPUs is not supported.
 
-A notification alone may stay in the library until its sender makes progress again. The control plane therefore carries
-everything that ranks must know before a transfer, and NIXL carries only transfers.
+A notification without a transfer may stay in the library until its sender makes progress again. The control plane
+therefore carries all information that ranks need before a transfer. NIXL carries only transfers.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ class NixlBuffers(_host.HostBuffers):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a receiver wants the messages of one sender.
+    """The addresses to which a sender writes its messages for one receiver.
 
     `bases`: the address of the receive buffer of each set.
-    `places`: for each exchange, the offset and the bytes of each message, in the order of the messages.
+    `places`: for each exchange, the pair (offset, bytes) of each message.
     """
 
     bases: tuple[int, ...]
@@ -159,7 +160,7 @@ class Nixl(Transport):
         self._control.close()
 
     def abort(self, exit_code: int) -> None:
-        """End the other ranks if the control plane can."""
+        """End the other ranks if the control plane supports this."""
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
@@ -177,7 +178,7 @@ class Nixl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return None for messages, and the same reason for all other steps."""
+        """Return None for messages. Return a reason for all other steps, because this transport only moves messages."""
         return None if isinstance(step, Exchange) else Skip.of(NixlRefusal.MESSAGES_ONLY)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
@@ -197,7 +198,8 @@ class Nixl(Transport):
     ) -> Compiled:
         """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive.
 
-        Both ranks of a pair wait for each other here. All ranks must therefore compile their programs in one order.
+        Both ranks of a pair wait for each other here. All ranks must therefore compile their programs in the same
+        order.
 
         Raises RefusedError for a message of a rank to itself, and ValueError if a receiver expects other messages.
         """
@@ -246,14 +248,14 @@ class Nixl(Transport):
         return Compiled(calls, keep=[buffers], release=release)
 
     def _next_name(self, sender: int, receiver: int) -> bytes:
-        """Return the name of the next program between two ranks. Both ranks compile these programs in one order."""
+        """Return the name of the next program between two ranks. Both ranks must compile in the same order."""
         self._num_programs[sender, receiver] += 1
         return b"%d" % self._num_programs[sender, receiver]
 
     def _layouts(
         self, wanted: Mapping[int, _Layout], receivers: Collection[int], buffers: NixlBuffers
     ) -> dict[int, _Layout]:
-        """Tell each sender the wanted layout and how it can reach this memory. Return the layouts of the receivers."""
+        """Send each sender its layout and the description of this memory. Return the layouts of the receivers."""
         if not wanted and not receivers:
             return {}
         described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND]) if wanted else b""
@@ -271,7 +273,10 @@ class Nixl(Transport):
     def _transfer(
         self, buffers: NixlBuffers, k: int, messages: Sequence[Message], peer: int, layout: _Layout, number: int
     ) -> Any:
-        """Return the handle of a transfer: all messages of an exchange to one receiver, from and to set `k`."""
+        """Return the handle of a transfer, which contains all messages of an exchange to one receiver.
+
+        `k`: the number of the buffer set.
+        """
         own, theirs = buffers.address("send", k), layout.bases[k % len(layout.bases)]
         places = layout.places[number]
         from_here = [(own + message.offset_bytes, message.num_bytes, 0) for message in messages]

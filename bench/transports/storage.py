@@ -1,10 +1,10 @@
-"""Read files or objects into host memory; the send buffer of a row is a data set on storage.
+"""Read files or objects into host memory. The send buffer of a row is a data set on storage.
 
 `verify` fills the send buffer, and the transport writes its data to files before the first pass. Every pass has proofs.
 mincore shows which file pages were in the page cache before the pass. /proc/self/io shows how many bytes the device
 delivered. After the pass, the checksum of each record is compared. Several ranks read at the same time, each from its
-own data set in the same folder. The ranks communicate over MPI or Gloo. Some ranks may disturb the readers; their
-exchanges use this library, too.
+own data set in the same folder. The ranks communicate over MPI or Gloo. Some ranks may disturb the readers by exchanges
+over the same library.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Find the best values of some factors on this machine, and how much they gain."""
+"""Find the best values of some factors on this machine, and the time that these values save."""

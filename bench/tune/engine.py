@@ -1,14 +1,16 @@
 """Find the best setting among several, with few launches.
 
 A setting has one value of each factor. The user's own setting is the baseline. A search has several stages, and each
-stage varies one factor, or all factors in a single stage. A stage consists of rounds, and a round consists of blocks. A
-block has one launch of every remaining setting. After each round, the slower half of the settings is dropped:
-successive halving (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
+stage varies one factor. Alternatively, a single stage varies all factors. A stage consists of rounds, and a round
+consists of blocks. A block has one launch of every remaining setting. After each round, the slower half of the settings
+is dropped. This method is successive halving (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed
+Bandits", 2013).
 
-The launches that select a setting make the setting look better than it is, so they never decide the answer. Instead,
-the winner of all stages and the baseline are measured again, in pairs of neighbouring launches. One test of these pairs
-decides. The probability of a false alarm therefore does not depend on the number of settings. The caller passes the
-function that measures launches. This module has no other side effects.
+A stage selects a setting because its launches were fast. These launches make the setting look better than it is, so
+they are not used for the verdict. Instead, the winner of all stages and the baseline are measured again, in pairs of
+neighbouring launches. One test of these pairs gives the verdict. The probability of a false alarm therefore does not
+depend on the number of settings. The caller passes the function that measures launches. This module has no other side
+effects.
 """
 
 from __future__ import annotations
@@ -50,10 +52,10 @@ class TuneVerdict(StrEnum):
 class TuneGain:
     """The time of the baseline / the time of the best setting: 1.1 means that the baseline takes 10 % longer.
 
-    The search tests the pairs several times (LOOKS). The interval is so wide that it is valid for all these tests
-    together.
+    The search tests the pairs several times (LOOKS). The interval is wider than for a single test, so it is valid for
+    all these tests together.
 
-    `least`: the smallest gain that 9 of 10 searches find with this number of pairs.
+    `least`: the smallest gain that a search with this number of pairs finds with probability 0.9.
     """
 
     ratio: float
@@ -169,7 +171,7 @@ def _select(
     The incumbent and the baseline are part of every block. Return the winner, and whether its launches are clearly
     faster. The winner is None if no other setting can run.
 
-    `for_stage`: returns the number of launches that the stage may use, from what is known so far.
+    `for_stage`: returns the number of launches that the stage may use, given the launch times so far.
     `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches
         of the settings.
     """
@@ -307,9 +309,9 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
-    The interval is Student's t over pairs, and is valid for all LOOKS together. If the two settings are equal, the
-    launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the interval
-    wider.
+    The interval is Student's t interval over pairs. It is valid for all LOOKS together. If the two settings are equal,
+    the launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the
+    interval wider.
     """
     middle = fmean(logs)
     error = stdev(logs) / math.sqrt(len(logs))
@@ -325,7 +327,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return the time of a setting / the time of the baseline, or None if no block has both.
+    """Return the time of a setting / the time of the baseline, or None if no block has a launch of both.
 
     The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
     """

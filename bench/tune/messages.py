@@ -40,7 +40,7 @@ class DroppedCode(Code):
 
 
 class TuneAnswer(OptionalPartsCode):
-    """The answer of a search, by the code of its verdict."""
+    """The text of a search's conclusion, for each verdict."""
 
     FASTER = (
         "faster",

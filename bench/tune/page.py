@@ -1,4 +1,4 @@
-"""Write the page of `linkbench tune`: the answer, the settings to paste, and every setting with its launches."""
+"""Write the page of `linkbench tune`: the conclusion, the settings to paste, and every setting with its launches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class SettingResult:
 
     `launches_s`: the seconds of its launches.
     `ratio`: the setting's time / the baseline's time in the same blocks.
-    `bytes_per_s`, `headroom`: the rate, and the rate / the demand; None for settings that do not read data.
+    `bytes_per_s`: the rate of reading, or None if the setting does not read data.
+    `headroom`: the rate / the workload's demand, or None if the setting does not read data.
     `dropped`: why the setting has no time, or None if it has a time.
     """
 
@@ -80,7 +81,7 @@ class TuneReport(Report):
         return median(self.found.launches_s[setting][block] for block in self.found.confirmed)
 
     def _named(self, setting: Setting, other: Setting) -> str:
-        """Return the values of a setting that differ from another setting, as text."""
+        """Return a text with the values of a setting that differ from another setting."""
         words = self.space.words_of(setting)
         differing = [name for name, a, b in zip(words, setting, other, strict=True) if a != b] or list(words)
         return ", ".join(f"{name} {words[name]}" for name in differing)
@@ -127,7 +128,10 @@ class TuneReport(Report):
 
     @property
     def supply(self) -> dict[str, float | None] | None:
-        """The rate and the headroom of the chosen setting, with 95 % intervals over launches; None without a demand."""
+        """The rate and the headroom of the chosen setting, with 95 % intervals over launches.
+
+        The headroom is the rate / the workload's demand. The result is None if the demand or the rate is unknown.
+        """
         demand, num_bytes = self.space.case.demand, self._num_bytes
         times = list(self.found.launches_s.get(self.chosen, {}).values())
         if not demand or not num_bytes or self.space.case.step_s or not times:
@@ -172,7 +176,7 @@ class TuneReport(Report):
     # -- the report
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer, the settings to paste, and the table of settings."""
+        """Yield the conclusion, the settings to paste, and the table of settings."""
         yield Heading(self.answer.text)
         yield Lines(list(self._remarks()))
         yield Lines(["to paste:", f"  {self.command}", *(f"  {line}" for line in self.in_training)])

@@ -117,7 +117,7 @@ class TuneRun:
 
     @property
     def _launch_s(self) -> float:
-        """The mean time of a launch in seconds; before the first launch, an estimate."""
+        """The mean time of a launch in seconds, or an estimate before the first launch."""
         return self.spent_s / self.num_launches if self.num_launches else self._estimate_s
 
     def _launches_left(self) -> int:
@@ -233,7 +233,7 @@ def _seconds(folder: Path, job: str) -> float | Coded | None:
 
 
 def stored_request(folder: Path) -> tuple[TuneRequest, list[int]]:
-    """Return the request of a search, and its numbers of allowed launches. Raises UsageError."""
+    """Return the request of a search, and the numbers of launches that were allowed so far. Raises UsageError."""
     stored = runs.read_search(folder)
     if stored is None:
         raise UsageError.of(TuneError.NOT_A_SEARCH, folder=str(folder))

@@ -188,7 +188,7 @@ def _parsed(each: Factor, text: str) -> Any:
 def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
     """Return the factors and variables that a search varies by default.
 
-    Their values are the `tuned` values of factors and of the transport.
+    The values come from the fields `tuned` of the factors and of the transport's traits.
     """
     found = [
         _of_factor(each, texts, case, pattern)
@@ -220,7 +220,7 @@ def _is_allowed(case: Case) -> bool:
 def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
     """Return the transport of a search.
 
-    The first rule that applies decides:
+    The function uses the first rule that applies:
 
     - Take the transport that the user requests.
     - If the pattern has only one transport, take this transport.

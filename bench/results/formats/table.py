@@ -1,8 +1,7 @@
 """Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
 Text is wrapped at the width of the terminal, or at 100 characters in a file or a pipe. A row is wrapped only in a
-column with `wrapped`. If rows are too long, a table leaves out columns; columns with the largest `Column.leave_out` go
-first.
+column with `wrapped`. If rows are too long, a table leaves out columns, beginning with the largest `Column.leave_out`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,9 @@ class TextTable:
         return list(titles)
 
     def titles(self) -> list[str]:
-        """Return the lines of titles. Group headings and units have a line only if a column has one.
+        """Return the lines of titles.
+
+        Group headings have a line only if a column has a group heading. Units have a line only if a column has a unit.
 
         If columns are left out, the first line names them.
         """

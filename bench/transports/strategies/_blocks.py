@@ -105,7 +105,7 @@ def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
 
 
 def _times(values: Any, part: Any, name: str) -> Any:
-    """Return the product of values and a matrix of a layer's part. Include the matrix's adapter, if any."""
+    """Return the product of values and a matrix of the attention or feed-forward part. Include the matrix's adapter."""
     found, inner = values @ getattr(part, name), getattr(part, f"{name}_in", None)
     return found if inner is None else found + (values @ inner) @ getattr(part, f"{name}_out")
 
@@ -115,7 +115,7 @@ def _inputs_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Inputs(nn.Module):  # type: ignore[name-defined,misc]
-        """The embedding of tokens or, for images, of a class token and the image's patches."""
+        """Embeds the tokens of a text, or a class token and the patches of an image."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -141,7 +141,7 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """The head. It predicts the next token at every token, or an image's class from the first token."""
+        """Predicts the token after every token of a text, or an image's class from the first token."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -195,7 +195,7 @@ def _feedforward_class(torch: Any) -> Any:
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
         """A feed-forward block, or experts of this size.
 
-        Ranks divide the block, or each rank has some of the experts.
+        With tensor parallelism, ranks divide the block. With expert parallelism, each rank has some of the experts.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:
@@ -253,7 +253,7 @@ def _layer_class(torch: Any) -> Any:
     attention_class, feedforward_class = _attention_class(torch), _feedforward_class(torch)
 
     class Layer(layer_class(torch)):  # type: ignore[misc]
-        """Attention and feed-forward, each after a norm and with a residual connection."""
+        """An attention block and a feed-forward block. Each block follows a norm and has a residual connection."""
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share, autocast: str, recompute: bool) -> None:
             super().__init__(autocast, recompute)

@@ -4,8 +4,8 @@ A metered group is a process group of torch that is written in Python. The meter
 of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
 measured without changes.
 
-On a GPU, a rank waits when the stream of the model's work waits: for a call of a group, or for an event after a call,
-if a library (FSDP) exchanges on streams of its own.
+On a GPU, a wait of a rank is a wait of the model's stream for a call of a group. If a library such as FSDP exchanges
+data on separate streams, the model's stream waits for an event after a call.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _BACKEND = "metered"
 class Meter:
     """The current mode of metered groups, and the waits that they have recorded.
 
-    `exchanges`: whether the groups exchange data; otherwise they leave exchanges out.
+    `exchanges`: whether the groups exchange data or leave exchanges out.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
-    `waits`: (number of the group or HOP, mark of the begin, mark of the end) of each wait.
+    `waits`: for each wait, the number of the group (HOP for messages), the mark of its begin, and the mark of its end.
     """
 
     place: HostPlace | GpuPlace
@@ -96,7 +96,7 @@ class RankGroups:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Return a context for steps: it records waits for events, and messages to metered groups stay in batches."""
+        """Return a context that records waits for events, and that keeps messages to metered groups in batches."""
         if self.meter is None:
             yield
             return
@@ -132,7 +132,7 @@ def _metered_class(torch: Any, kind: str) -> Any:
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to the group `_plain` if the meter's mode is to exchange. Otherwise, calls return at once."""
+        """Forwards calls to the group `_plain` if `exchanges` of the meter is True. Otherwise, calls return at once."""
 
         next: tuple[Any, Meter, int]
 
@@ -188,8 +188,8 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return torch.distributed.batch_isend_irecv for metered groups, too.
 
-    Between two GPUs, messages in both directions must be one call of NCCL. torch groups them only in groups of its own
-    class, and passes them on one by one in others.
+    Between two GPUs, messages in both directions must be one call of NCCL. torch makes one call only for process groups
+    of its own class. For other classes, torch makes one call for each message.
     """
     dist = torch.distributed
     batch = dist.batch_isend_irecv
@@ -209,7 +209,7 @@ def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequ
 @cache
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A Work that records the first time that somebody waits for it."""
+        """A torch Work that records the first call of its method `wait`."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()

@@ -63,8 +63,8 @@ class BucketExchange:
     def start(self, gradients: Any, bucket: Any) -> Any:
         """Start the exchange of a bucket.
 
-        If the meter leaves exchanges out, return the rank's own gradients at once. In this case, the last bucket is
-        still divided by the number of ranks, and a compression is still computed.
+        If the meter leaves exchanges out, return the rank's own gradients at once. The function nevertheless divides
+        the last bucket by the number of ranks, and computes the compression.
         """
         meter, place, size = self._meter, self._build.place, self._group.size()
         noted = Exchanged(gradients.numel() * gradients.element_size(), place.mark())
@@ -83,7 +83,7 @@ class BucketExchange:
         return work.get_future().then(lambda future: noted.finish(place, future.value()[0]).div_(size))
 
     def finish(self, returned: Any) -> Any:
-        """Return the end of a backward pass that has returned: the mark, or its wait for buckets."""
+        """Return the wait for the buckets of a backward pass, or the mark `returned` if there were no buckets."""
         exchanged, self._exchanged = self._exchanged, []
         if not exchanged:
             return returned
@@ -118,8 +118,8 @@ def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any
     """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
-    allgather in the form that NCCL returns. Second, they make two dependent exchanges for each bucket, and the
-    exchanges of several buckets get mixed up. This function sends scales and elements in one message.
+    allgather in the form that NCCL returns. Second, these hooks make two dependent exchanges for each bucket, and mix
+    up the exchanges of several buckets. This function sends scales and elements in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

@@ -35,7 +35,7 @@ WHOLE = Share("whole")
 class ModelSource(Protocol):
     """A model to train.
 
-    It has successive blocks, batches for the first block, and a loss of the last block's output.
+    A model has successive blocks, batches for the first block, and a loss function for the last block's output.
     """
 
     def blocks(self, share: Share) -> list[Any]:
@@ -45,7 +45,7 @@ class ModelSource(Protocol):
         """Return the contribution of a micro-batch to the loss of a step."""
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of one step in host memory. The micro-batches follow each other."""
+        """Return the inputs and targets of one step in host memory. The micro-batches are in sequence."""
 
     def read(self, inputs: Any) -> Any:
         """Return the part of the inputs that the first block reads."""
@@ -93,7 +93,12 @@ class Build:
 
 @dataclass(slots=True)
 class Exchanged:
-    """A bucket of gradients: its bytes, and the marks when it was ready and when its exchange was done."""
+    """The exchange of one bucket of gradients.
+
+    `num_bytes`: the size of the bucket.
+    `ready`: the mark when the bucket was ready.
+    `done`: the mark when its exchange was done.
+    """
 
     num_bytes: int
     ready: Any
@@ -107,9 +112,10 @@ class Exchanged:
 
 @dataclass(slots=True)
 class BucketWait:
-    """The end of a backward pass that waited for its buckets.
+    """The end of a backward pass, which waits until the exchanges of its buckets are done.
 
-    `group`: the number of the group that exchanged them. `returned`: the mark when the pass returned.
+    `group`: the number of the group that exchanged the buckets.
+    `returned`: the mark when the pass returned.
     """
 
     group: int
@@ -132,8 +138,8 @@ class HeldGradient:
 
     `part`: a name. Gradients with the same name must have the same bits on all ranks.
     `expected`: the exact gradient, or None if unknown.
-    `num_rounded`: the number of ranks whose shares a library may divide, and so round, before it adds them. It is 1 if
-        shares are added before they are divided, or if one rank has the whole gradient.
+    `num_rounded`: the number of shares that a library may divide, and therefore round, before the addition. The number
+        is 1 if the library adds the shares before the division, or if one rank has the whole gradient.
     """
 
     part: str
@@ -144,9 +150,8 @@ class HeldGradient:
     def rounding(self, num_micro_batches: int, epsilon: float) -> float:
         """Return the largest relative error of an exchange that is correct.
 
-        Dividing by a power of two rounds nothing. Otherwise, the shares of `num_rounded` ranks are rounded before they
-        are added. All shares are positive, so the errors of the terms and of the additions do not grow beyond their
-        number.
+        A division by a power of two causes no rounding. Otherwise, `num_rounded` shares are rounded before the
+        addition. All shares are positive, so the relative error is at most the number of roundings times `epsilon`.
 
         `epsilon`: the distance from 1 to the next larger number of the gradient's type.
         """
@@ -155,7 +160,7 @@ class HeldGradient:
 
 
 class Replica:
-    """One copy of the model in training on this rank. The strategy sets `model` and `optimizer`.
+    """A copy of the model that this rank trains. The strategy sets `model` and `optimizer`.
 
     `round_steps`: the number of steps in a round. A sample is the mean step of a round.
     `probe_rounds`: the number of rounds that `probe` needs.
@@ -217,7 +222,7 @@ class Replica:
         return {}
 
     def weights(self) -> list[Any]:
-        """Return the weights on this rank, without their history, to save and restore them."""
+        """Return the weights on this rank without autograd history, so that a caller can save and restore them."""
         return [local(weight).detach() for weight in self.model.parameters()]
 
     def blocks(self) -> list[tuple[int, Any]]:
@@ -238,7 +243,7 @@ def held_alike(
 ) -> Iterator[HeldGradient]:
     """Yield the gradients of all blocks.
 
-    Strategies use this function if several ranks hold the same share of each block.
+    This function is for strategies in which several ranks hold equal shares of each block.
 
     `shared`: whether all ranks hold the undivided weights.
     `num_rounded`: as in HeldGradient.

@@ -42,9 +42,9 @@ def held_shards(
 ) -> Iterator[HeldGradient]:
     """Yield shard `place` of `num` of all gradients. FSDP has averaged them over `replicas`.
 
-    Shards are pieces along the first dimension, as torch divides it.
+    torch divides a gradient into shards along the first dimension.
 
-    `whole_weights`: (number of the block, number of the weight) of each weight that is not divided within a row. The
+    `whole_weights`: (block number, weight number) of each weight that is not divided among the ranks of a mesh row. The
         shards of such a weight are equal on all ranks of the row.
     """
     build = replica.build

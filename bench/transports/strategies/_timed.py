@@ -1,9 +1,9 @@
 """Define layers that sleep and have real gradients of a known value.
 
-The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. The mean is that
-of all values that the layer received in both directions. It is 1 unless an exchange of activations failed. Sums of such
-gradients over ranks are exact in float32 in any order. Exchanged gradients are therefore compared with the closed form
-bit by bit.
+The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. The mean covers
+all values that the layer received in both directions. The mean is 1 unless an exchange of activations failed. Sums of
+such gradients over ranks are exact in float32 in any order. Exchanged gradients are therefore compared with the closed
+form bit by bit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class TimedSource:
         return inputs[:, : self._read].contiguous()
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return the layers. With expert parallelism, every second layer is an expert; all ranks have all others."""
+        """Return the layers.
+
+        With expert parallelism, every second layer is an expert. All ranks hold the other layers.
+        """
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
         timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the complete delay
@@ -98,10 +101,10 @@ def _factor(rank: int) -> int:
 
 @cache
 def _halves(torch: Any) -> tuple[Any, Any]:
-    """Return two autograd functions that sleep for the time of a layer and give its weight a known gradient.
+    """Return two autograd functions that sleep for the time of a layer. The gradient of its weight is known.
 
-    The time of a backward pass is divided between the gradient of the input and the gradient of the weight, because
-    pipeline schedules may compute these separately.
+    A pipeline schedule may compute the gradient of the input and the gradient of the weight separately. The time of a
+    backward pass is therefore divided between the two gradients.
     """
 
     class InputPart(torch.autograd.Function):  # type: ignore[misc]
@@ -145,7 +148,7 @@ def _layer_class(torch: Any) -> Any:
     input_part, weight_part = _halves(torch)
 
     class TimedLayer(torch.nn.Module):  # type: ignore[misc]
-        """Sleeps for the time of a layer in both directions, and gives its weight the known gradient."""
+        """Sleeps for the time of a layer in both passes, and returns the known gradient of its weight."""
 
         def __init__(
             self, place: HostPlace | GpuPlace, gradient: Any, share: Share, seconds: tuple[float, float]

@@ -1,7 +1,8 @@
-"""The base of strategies without buckets: each rank changes its own weights, and exchanges weights or gradients.
+"""Define the base class of strategies without buckets.
 
-A round of steps checks such a strategy. Its first step has a learning rate above 0, and all other steps have the rate
-0. The weights at the end therefore follow from the gradients of the first step, which are known.
+With such a strategy, each rank changes its own weights, and exchanges weights or gradients. A round of steps checks the
+strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate is 0. The
+weights at the end therefore follow from the gradients of the first step, which are known.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class OwnWeights(Replica):
         self._rates: list[float] = []
 
     def probe(self, on: bool) -> None:
-        """Begin or end a probe: a first step with a learning rate above 0, then steps with the rate 0."""
+        """Begin or end a probe. A probe has a first step with a learning rate above 0, then steps with the rate 0."""
         self.is_probed, self._rates = on, [self.probe_rate] if on else []
 
     @property
@@ -92,5 +93,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name for gradients and weights that follow from one rank's batch."""
+    """Return the name of gradients and weights that depend only on one rank's batch."""
     return f"rank {rank}"

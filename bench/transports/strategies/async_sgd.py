@@ -1,9 +1,9 @@
 """Each rank sends its gradients to all other ranks and continues. A rank waits only for ranks that are too far behind.
 
 The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-Server", NeurIPS 2013). A rank applies the gradients of other ranks exactly `--staleness` steps later than its own
-gradients. A run is therefore repeatable. Ranks wait as long as they would if they applied gradients on arrival. A row
-shows the mean step of a round. The last step of a round waits for all gradients.
+Server", NeurIPS 2013). A rank applies its own gradients at once, and the gradients of other ranks exactly `--staleness`
+steps later. A run is therefore repeatable. Ranks do not wait longer than with gradients that are applied on arrival. A
+row shows the mean step of a round. The last step of a round waits for all gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAGS = 1 << 10
 
 
 class AsyncSgd(OwnWeights):
-    """Sends one message with all gradients to each other rank in a step."""
+    """Sends one message with all gradients to every other rank in each step."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -38,7 +38,7 @@ class AsyncSgd(OwnWeights):
     def probe_rate(self) -> float:
         """The number of ranks.
 
-        With this rate, weights change by the sum of all gradients, which is exact for whole numbers.
+        With this learning rate, the weights change by the sum of all gradients. The sum of whole numbers is exact.
         """
         return float(self.build.num_ranks)
 
@@ -66,7 +66,7 @@ class AsyncSgd(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of all ranks in the last step.
 
-        After a probe, yield the weights if their value is known.
+        After a probe, yield the weights instead if their exact values are known.
         """
         num_ranks = self.build.num_ranks
         if self.is_probed and self.knows_gradients:
@@ -88,7 +88,7 @@ class _Sent:
     """The gradients of one step that are in flight.
 
     `works`: the operations to wait for.
-    `received`: the gradients from each other rank.
+    `received`: the gradients by the rank that sent them.
     """
 
     works: list[Any]

@@ -1,4 +1,7 @@
-"""Train with experts: the ranks of a row hold different experts and exchange tokens. All other layers are as in ddp."""
+"""Train with experts that different ranks hold.
+
+The ranks of a mesh row hold different experts and exchange tokens with each other. All other layers are as in ddp.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Expert(Replica):
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of all layers.
 
-        The ranks of a column hold the same experts, and all ranks hold the other layers.
+        All ranks of a mesh column hold the same experts. All ranks hold the other layers.
         """
         grid, source = self.build.grid, self.build.source
         for number, block in self.blocks():

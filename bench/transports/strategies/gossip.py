@@ -44,7 +44,7 @@ class Gossip(OwnWeights):
         return [("optimizer", began, posted), *super().passes(inputs, targets)]
 
     def update(self) -> None:
-        """Wait for the neighbours' weights, average, and change the average by this rank's gradients."""
+        """Wait for the neighbours' weights, compute the average, and apply this rank's gradients to the average."""
         for work in self._works:
             work.wait()
         total = self._sent.clone()

@@ -33,7 +33,7 @@ class Hsdp(Replica):
         return _sharded.deferring(self.model)
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's shards. The ranks of its column hold the same shards."""
+        """Yield this rank's shards. All ranks of a mesh column hold the same shards."""
         _, column = self.build.grid.place(self.build.rank)
         everyone = range(self.build.num_ranks)
         yield from _sharded.held_shards(self, f"shard {column}", WHOLE, everyone, column, self.build.grid.inner)

@@ -24,7 +24,7 @@ _SCHEDULES = {
 class Pipeline(Replica):
     """Runs torch's pipeline schedules.
 
-    After the last micro-batch, gradients are averaged over the copies of a stage.
+    After the last micro-batch, the ranks with the same stage average their gradients.
     """
 
     def __init__(self, build: Build) -> None:
@@ -86,7 +86,7 @@ class Pipeline(Replica):
         ]
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of this rank's stages. The ranks of its column hold the same stages."""
+        """Yield the gradients of this rank's stages. All ranks of a mesh column hold the same stages."""
         grid = self.build.grid
         _, column = grid.place(self.build.rank)
         yield from held_alike(self, f"stage {column}", WHOLE, grid.columns()[column])

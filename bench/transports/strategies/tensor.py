@@ -1,4 +1,4 @@
-"""Train with tensor parallelism. The ranks of a row divide each layer and sum its activations.
+"""Train with tensor parallelism. The ranks of a mesh row divide each layer and sum its activations.
 
 Rows hold copies of the model and average their gradients.
 """
@@ -15,7 +15,7 @@ TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "buck
 
 
 class TensorReplica(Replica):
-    """Divides layers as in Megatron, with one sum of activations per half layer and direction. Rows work like ddp."""
+    """Divides layers as in Megatron. Each half of a layer sums activations once in each pass. Rows work like ddp."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -34,7 +34,7 @@ class TensorReplica(Replica):
         return list(enumerate(self._layers))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's part of each layer. The ranks of its column hold the same part."""
+        """Yield this rank's part of each layer. All ranks of a mesh column hold the same part."""
         grid = self.build.grid
         column = grid.columns()[self._share.place]
         part = f"tensor {self._share.place}"

@@ -14,7 +14,7 @@ TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches",
 
 
 class Zero1Replica(Replica):
-    """torch's ZeroRedundancyOptimizer: after a step, each rank broadcasts its part of the weights."""
+    """Uses torch's ZeroRedundancyOptimizer. After a step, each rank broadcasts its part of the weights."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
