@@ -95,10 +95,7 @@ class Fabric:
 
     @cached_property
     def shape(self) -> Hashable:
-        """A hashable value.
-
-        If the value is equal for two fabrics, messages take the same paths with the same latencies on both fabrics.
-        """
+        """A value that is equal for fabrics whose messages take the same paths with the same latencies."""
         links, single = self.links, self.world.num_nodes == 1
         parts = [
             (kind, 0 if single and kind == "nic" else ids.stop - ids.start, self.rates[kind] == self.rates[kind])

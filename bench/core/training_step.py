@@ -198,7 +198,7 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
 
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the segment in which a rank is slowest, compared with the median of the other ranks.
+    """Return the segment in which a rank exceeds the median of the other ranks by most seconds.
 
     `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" does not count, because a rank may wait only
     for a late rank.
@@ -213,7 +213,7 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that a step has times for every twin, and for every segment on every rank. Raises ValueError."""
+    """Check that a step has the times of every twin, and of every segment, rank and sample. Raises ValueError."""
     elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
     if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")

@@ -268,7 +268,7 @@ class _HostNames:
 def _bare_names(hosts: set[str]) -> dict[str, str]:
     """Map host names with a domain to names without this domain.
 
-    Two conditions must be true: some logs omit the domain, and no other domain has a host of this name.
+    A domain is removed only if some logs omit it and no other domain has a host of this name.
     """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
