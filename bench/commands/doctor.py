@@ -9,8 +9,8 @@ if a run could not start. If a run could start, the exit code is 1 if the links 
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
 `nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in the catalogue.
 
-`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all
-results in one folder.
+`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all results
+in one folder.
 """
 
 from __future__ import annotations

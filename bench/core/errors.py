@@ -26,7 +26,7 @@ def first_line(error: BaseException) -> str:
 
 
 def kernel_reason(error: BaseException) -> str:
-    """Return the kernel's text for the number of an OSError. Libraries often add other text to this text.
+    """Return the kernel's text for the number of an OSError. Libraries often put it into a longer text.
 
     For errors without a number, return the first line.
     """

@@ -179,9 +179,8 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
     The exposed exchange time of a rank is the time in which it waited although all ranks had arrived.
 
     Each member's k-th wait in a group is the wait for the same exchange. The member that waits least came last, so its
-    wait is the time of the exchange itself. Some waits are waits of a receiver for one message. Such a wait is called a
-    hop here. The sender of the message does not wait. The whole time of such a wait counts as exposed, even if the
-    sender was late.
+    wait is the time of the exchange itself. A hop is a receiver's wait for one message, for which the sender does not
+    wait. The whole time of a hop therefore counts, even if the sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []

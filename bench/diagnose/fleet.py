@@ -444,8 +444,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    Single hosts and links cannot explain the slow runs if half of all hosts are slow with all partners. Single hosts
-    and links also cannot explain the slow runs if too many runs without these hosts are slow.
+    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without these hosts
+    are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
