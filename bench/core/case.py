@@ -1,8 +1,8 @@
 """Define a Case, which contains everything that a command line specifies about a measurement.
 
 Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
-of job names. Rows of two runs are compared only if all factors are equal in both rows, except those that are declared
-comparable. For every case, `from_argv(to_argv(case)) == case`.
+of job names. Rows of two runs are compared only if they agree in all factors that are not declared comparable. For
+every case, `from_argv(to_argv(case)) == case`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
-share a NIC. A switch itself is never the bottleneck. Rates are max-min fair: the rate of a message can rise only if the
-rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
+share a NIC. A switch itself is never the bottleneck. Rates are max-min fair. The rate of a message can then rise only
+if the rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
 """
 
 from __future__ import annotations
