@@ -44,10 +44,7 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run. The screen has rows and a bar if stderr is a terminal.
-
-    Otherwise it consists of plain lines.
-    """
+    """Yield the screen of a run: rows and a bar if stderr is a terminal, or else plain lines."""
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return

@@ -1,4 +1,4 @@
-"""Print sentences to stderr. A user must read these sentences in addition to the output of a command."""
+"""Print sentences to stderr that a user must read in addition to the output of a command."""
 
 from __future__ import annotations
 

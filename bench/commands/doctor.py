@@ -9,8 +9,8 @@ if a run could not start. If a run could start, the exit code is 1 if the links 
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
 `nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in the catalogue.
 
-`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. `--first-contact`
-stores all of its results in one folder.
+`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all results
+in one folder.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def first_contact(args: argparse.Namespace) -> tuple[str, int]:
-    """Run a first contact. Returns the page of the first contact and the exit code (first_contact/session.py)."""
+    """Run a first contact. Returns its page and the exit code (first_contact/session.py)."""
     file = plan_file.OWN_PLAN if args.steps is None else args.steps
     steps, expectations = plan_file.load_plan(file), plan_file.load_expectations()
     budget_s = _CONTACT_S if args.budget is None else option_duration("--budget", args.budget)

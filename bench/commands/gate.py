@@ -1,6 +1,6 @@
-"""Judge a run by a rules file. Exits with 1 if a requested row is missing or breaks a rule.
+"""Judge a run by a rules file. Exits with 1 if the run does not pass.
 
-The output names each failure.
+A run passes only if every requested row is good. The output names each failure.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
     """Return this instance type from bench.yaml.
 
-    The result is None if the name is None, or if only the catalogue has a type of this name.
+    The result is None if the name is None, or if the catalogue has a type of this name.
     """
     if name is None or name in catalogue.instances():
         return None

@@ -136,7 +136,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A region of memory. A Memory consists of an array and of the operations for arrays of the array's library."""
+    """A region of memory: an array, and the operations for arrays of its library."""
 
     arrays: Arrays
     array: Any

@@ -1,8 +1,8 @@
 """Define a Case, which contains everything that a command line specifies about a measurement.
 
 Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
-of job names. Rows of two runs are compared only if most of the factors have equal values in both rows. For every case,
-`from_argv(to_argv(case)) == case`.
+of job names. Rows of two runs are compared only if they agree in all factors that are not declared comparable. For
+every case, `from_argv(to_argv(case)) == case`.
 """
 
 from __future__ import annotations
@@ -456,8 +456,8 @@ class Case:
     def modes(self) -> tuple[str, ...]:
         """The modes to measure, each in separate rows.
 
-        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, a ladder
-        measures only the pipelined mode.
+        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, this is the
+        pipelined mode.
         """
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
@@ -543,7 +543,9 @@ def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) 
     """Return the case that parsed arguments describe. `--like` sets further values.
 
     `planned`: whether the arguments are those of a planned job (`command_argv`). If `planned` is true, the arguments
-        may differ from the settings of `--like`. Raises UsageError that names the option.
+        may differ from the settings of `--like`.
+
+    Raises UsageError that names the option.
     """
     given = _given(args)
     for name, value in preset_fields(given.get("like", ""), pattern).items():

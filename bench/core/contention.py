@@ -35,7 +35,7 @@ class Parts:
 def parts(case: Case, world: World) -> Parts | None:
     """Return the victims, the aggressors and the idle ranks, or None if the case has no aggressor.
 
-    Raises UsageError if `--split` names unknown ranks or leaves one of the two parts empty.
+    Raises UsageError if `--split` names an unknown rank, names a rank twice, or leaves a part empty.
     """
     if not case.aggressor:
         return None

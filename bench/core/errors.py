@@ -26,7 +26,7 @@ def first_line(error: BaseException) -> str:
 
 
 def kernel_reason(error: BaseException) -> str:
-    """Return the kernel's text for the number of an OSError. Libraries often add other text to this text.
+    """Return the kernel's text for the number of an OSError. Libraries often put it into a longer text.
 
     For errors without a number, return the first line.
     """
@@ -100,8 +100,7 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank must report the problem itself. If only this rank has the problem, the other ranks
-        may have no problem or a different problem.
+    `of_one_rank`: whether this rank must report the problem itself. Other ranks may then have another problem or none.
     """
 
     exit_code = EXIT_REFUSED

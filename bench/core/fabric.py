@@ -1,9 +1,8 @@
 """Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
-share a NIC. No switch limits the rate of the messages through it. Rates are max-min fair. If rates are max-min fair,
-the rate of a message can rise only if the rate of an equally slow or slower message falls. TCP and credit-based
-networks come close to this.
+share a NIC. A switch itself is never the bottleneck. Rates are max-min fair. The rate of a message can then rise only
+if the rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
 """
 
 from __future__ import annotations
@@ -95,10 +94,7 @@ class Fabric:
 
     @cached_property
     def shape(self) -> Hashable:
-        """A hashable value.
-
-        If the value is equal for two fabrics, messages take the same paths with the same latencies on both fabrics.
-        """
+        """A value that is equal for fabrics whose messages take the same paths with the same latencies."""
         links, single = self.links, self.world.num_nodes == 1
         parts = [
             (kind, 0 if single and kind == "nic" else ids.stop - ids.start, self.rates[kind] == self.rates[kind])

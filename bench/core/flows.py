@@ -81,7 +81,7 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This is true under two conditions. First, all paths between two domains have the same length. Second, if two groups
+    This is true under two conditions. First, all paths between domains are equally long. Second, if two groups
     share a domain, both groups list the domains of their members in the same order. A shift of the messages by any
     number of domains then gives the same times.
     """

@@ -223,7 +223,7 @@ def _most_bytes(
     """Return, for each kind of link, the bytes of the busiest link.
 
     Each element of the result has the link's name in explanations, the link's name in the fabric, and the bytes. Kinds
-    without bytes are left out. The name "host" stands for links that carry messages inside nodes.
+    without bytes are left out. The entries with the name "host" count only messages that stay inside nodes.
     """
     import numpy as np
 

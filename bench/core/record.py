@@ -74,8 +74,8 @@ class Samples:
     """Raw seconds per operation.
 
     `seconds[i]`: the time of the slowest rank in sample i.
-    `by_rank[r][i]`: the time of member r in sample i. If a row has too many samples and members, `by_rank` is empty and
-        a flag is set. The file then keeps only `rank_mean_s` and `slowest_counts`.
+    `by_rank[r][i]`: the time of member r in sample i. If there are too many times, `by_rank` is empty and a flag is
+        set. The file then keeps only `rank_mean_s` and `slowest_counts`.
     `rank_mean_s`: the mean time of each member.
     `slowest_counts`: for each member, the number of samples in which it was the slowest.
     `calls_per_sample`: the number of back-to-back calls in one sample (1 in isolated mode). The time of a sample is the
@@ -122,7 +122,7 @@ class Contention:
     `aggressor_bytes`: payload of the aggressors' pattern.
     `rates_bytes_per_s`: the aggressors' busbw in each disturbed block.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each disturbed block, the smallest share of time that an aggressor spent in communication calls. The
+    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls. The
         list is empty if the row is modelled.
     """
 
@@ -184,9 +184,8 @@ class ReadSamples:
         unknown. "warm" means the page cache.
     `device_bytes`: for each pass, the bytes that were received from devices or a server.
     `cpu_s`: for each pass, the CPU time of all workers.
-    `direct_s`: reference times for cold passes. Each reference time is the time to read the same number of bytes in
-        order with O_DIRECT.
-    `copy_s`: reference times. Each reference time is the time to copy the same number of bytes in memory.
+    `direct_s`: after some cold passes, the time to read the same number of bytes in order with O_DIRECT.
+    `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
     If steps take batches, these fields have one value for each pass. Each value is the mean over the steady part of the
     pass.
@@ -226,9 +225,9 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the passes of all ranks. Returns the first failure, if any.
 
-    For each pass, the result has the longest CPU time of any rank. For warm passes, the result has the largest number
-    of device bytes of any rank. For other passes, it has the smallest number. The references are those of the first
-    rank. A rank without passes gives None.
+    For each pass, the result has the longest CPU time and the longest wait of any rank. For warm passes, it has the
+    largest number of device bytes of any rank. For other passes, it has the smallest number. The other values are those
+    of the first rank. A rank without passes gives None.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -253,7 +252,8 @@ class StepSamples:
     samples are those of the full twin. The values of a bucket are those of rank 0. They are medians over the full
     steps. Buckets are in the order of exchange.
 
-    `twins_s`: for each twin except the bare twin and the full twin, the time of each step on the slowest rank.
+    `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
+        twin is one of these twins.
     `full_s[r]`: the time of rank r in each full step. It is empty in files of earlier versions.
     `segments_s[segment][r]`: the time of rank r in the segment, in each full step.
     `bucket_bytes`: the size of each bucket.

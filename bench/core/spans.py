@@ -34,7 +34,7 @@ def union(spans: Spans) -> Spans:
 
 
 def joined(*unions: Spans) -> Spans:
-    """Return the union of these unions. It covers each time that at least one of these unions covers."""
+    """Return the times that at least one of the unions covers."""
     return union(np.concatenate(unions)) if unions else NONE
 
 

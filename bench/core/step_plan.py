@@ -18,8 +18,7 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 class StepPlan:
     """What a trainer trains.
 
-    The plan has timed layers or a model. The plan also has the grid of ranks, all options, and the delay of each (rank,
-    segment).
+    The plan has timed layers or a model, the grid of ranks, all options, and the delay of each (rank, segment).
     """
 
     case: Case

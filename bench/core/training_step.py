@@ -179,9 +179,8 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
     The exposed exchange time of a rank is the time in which it waited although all ranks had arrived.
 
     Each member's k-th wait in a group is the wait for the same exchange. The member that waits least came last, so its
-    wait is the time of the exchange itself. Some waits are waits of a receiver for one message. Such a wait is called a
-    hop here. The sender of the message does not wait. The whole time of such a wait counts as exposed, even if the
-    sender was late.
+    wait is the time of the exchange itself. A hop is a receiver's wait for one message, for which the sender does not
+    wait. The whole time of a hop therefore counts, even if the sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -198,7 +197,7 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
 
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the segment in which a rank is slowest, compared with the median of the other ranks.
+    """Return the segment in which a rank exceeds the median of the other ranks by most seconds.
 
     `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" does not count, because a rank may wait only
     for a late rank.
@@ -213,7 +212,7 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that a step has times for every twin, and for every segment on every rank. Raises ValueError."""
+    """Check that a step has the times of every twin, and of every segment, rank and sample. Raises ValueError."""
     elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
     if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")

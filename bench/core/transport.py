@@ -1,8 +1,7 @@
 """The interface of every file in `transports/`, which moves bytes.
 
-A transport opens its library in its constructor. A transport compiles steps into the library's fastest form, to keep
-Python out of the timed region. A transport also reads the clock, because only the transport knows when an operation is
-complete.
+A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
+of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
 """
 
 from __future__ import annotations

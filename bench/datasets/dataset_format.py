@@ -80,7 +80,7 @@ class RecordReader:
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         """Read a shard in the order of its files.
 
-        Yield the number of each record as soon as the record has been read and prepared.
+        Yield the number of each record as soon as the record is in its place.
         """
         for index in self.layout.in_shard(shard):
             self.read(index, place(index))

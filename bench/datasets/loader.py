@@ -33,7 +33,7 @@ class LoaderTimes:
     """Times of the steady part of a pass, in seconds.
 
     The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
-    worker made a batch.
+    worker made a full batch.
     """
 
     wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch

@@ -31,8 +31,9 @@ def is_installed() -> bool:
 class ObjectStore:
     """One bucket. If an ObjectStore is sent to another process, it makes a new client there.
 
-    `received_bytes`: the bytes of all objects that this process has read. Raises SilentServerError if the service sends
-        nothing for `timeout_s`, and OSError for other failures.
+    `received_bytes`: the bytes of all objects that this process has read.
+
+    Its methods raise SilentServerError if the service sends nothing for `timeout_s`, and OSError for other failures.
     """
 
     def __init__(self, bucket: str, timeout_s: float) -> None:
@@ -54,9 +55,9 @@ class ObjectStore:
             self._client().put_object(Bucket=self.bucket, Key=str(path), Body=data)
 
     def read(self, path: Path, target: Any, offset: int = 0, block_bytes: int = 0) -> None:
-        """Read bytes of an object into `target` until it is full, from byte `offset` on. Each block is one request.
+        """Read bytes of an object into `target` until it is full, from byte `offset` on.
 
-        If the size of a block is 0, one request gets all bytes.
+        `block_bytes`: the size of one request. If `block_bytes` is 0, one request gets all bytes.
 
         Raises EOFError with the object's name if the object ends earlier.
         """

@@ -1,8 +1,7 @@
 """Prepare a record after reading: decode, augment or tokenise it, in the loader or before writing.
 
-A record of n bytes is the unit that arrives at the training step and is verified. `stored` returns the bytes of a
-record on storage. `prepare` does the loader's work. `restore` turns the result back into the record, so that a wrong
-result is detected.
+A record of n bytes is the unit that arrives and is verified. `stored` returns the bytes of a record on storage.
+`prepare` does the loader's work. `restore` turns the result back into the record, so that a wrong result is detected.
 """
 
 from __future__ import annotations

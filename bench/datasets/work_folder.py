@@ -1,4 +1,4 @@
-"""Manage the folder of one run's data sets. The run locks the folder while it uses it, and removes it at the end.
+"""Manage the folder of one run's data sets. The run locks its folder during use, and removes it at the end.
 
 If a run was killed, a later run finds the folder and removes it.
 

@@ -29,8 +29,8 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """All parts of one kind, for example all hosts.
 
-    A part is called a unit here. Each unit has a label and ranks. Each unit also has the rows in which it sends ("out")
-    and the rows in which it receives ("in").
+    A part is called a unit here. Each unit has a label, ranks, and the rows in which it sends ("out") or receives
+    ("in").
 
     `asked`: for each unit, all of its rows.
     `drawn`: for each unit, the rows of those rounds that were not chosen because of a suspicion. Without this

@@ -268,7 +268,7 @@ class _HostNames:
 def _bare_names(hosts: set[str]) -> dict[str, str]:
     """Map host names with a domain to names without this domain.
 
-    Two conditions must be true: some logs omit the domain, and no other domain has a host of this name.
+    A domain is removed only if some logs omit it and no other domain has a host of this name.
     """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
@@ -444,8 +444,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    Single hosts and links cannot explain the slow runs if half of all hosts are slow with all partners. Single hosts
-    and links also cannot explain the slow runs if too many runs without these hosts are slow.
+    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without these hosts
+    are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]

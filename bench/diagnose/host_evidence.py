@@ -139,10 +139,7 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Return the verdict on a fleet. The verdict names hosts first.
-
-    The verdict then names pairs for the bad runs that no host explains.
-    """
+    """Return the verdict on a fleet: first hosts, then pairs for the bad runs that no host explains."""
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -308,7 +305,7 @@ class _Concentration:
         return found
 
     def _confidence(self, host: int) -> float:
-        """Return the probability that a host is at fault. The evidence is the outcomes of the host's jobs."""
+        """Return the probability that a host is at fault, given the outcomes of its jobs."""
         mine = self._with[:, host]
         bad = mine & (self._outcome > 0)
         if not bad.any():

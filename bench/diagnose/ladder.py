@@ -5,9 +5,9 @@ The next rounds depend only on earlier measurements, so linkbench can compute th
 A ladder measures pairs of hosts or ranks, always in both directions. The stages of a ladder have these names:
 
 1. `screen` measures all hosts in a few random matchings. If there are few hosts, `screen` measures all matchings of the
-    circle method. `node` measures pairs of ranks inside every node.
+   circle method. `node` measures pairs of ranks inside every node.
 2. `confirm` measures suspected parts with partners that are cleared.
-3. `links` measures suspected links again. If a link is slow, `alone` measures it once more without other traffic.
+3. `links` measures suspected links again. If a link is slow again, `alone` measures it without other traffic.
 4. If one link is slow and there are not too many hosts, `circle` measures all links.
 """
 

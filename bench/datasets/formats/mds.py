@@ -1,8 +1,8 @@
 """Read and write shards of MosaicML's streaming library (MDS) without the library.
 
 A shard has the number of samples, the offset of each sample, the description of the columns, and the samples
-(streaming/base/format/mds/writer.py). In this format, each sample has one column of bytes. The column stores the size
-of the record and then the record.
+(streaming/base/format/mds/writer.py). This suite writes samples with one column of bytes. The column stores the size of
+the record and then the record.
 """
 
 from __future__ import annotations
