@@ -79,6 +79,7 @@ def _places(
     upper name is moved up, so that the names do not overlap. All names are written above all lines and points, in
     the order of the lines, in two cases: a name would still cover a line, or names would cover points at both sides of
     the panel.
+
     `rates`: the message size and the rate of each point in the panel.
     """
     sizes = [size for size, _ in rates]

@@ -183,7 +183,10 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes, if every stage has the same number of layers."""
+        """Return the seconds of all passes, as if every stage had the same number of layers.
+
+        This time is equal for all meshes.
+        """
         key = gpu.name, id(found)  # `_laid` keeps the layouts
         if key not in self._passes:
             middle = compute(found, gpu, self._middle, self._question.rates)
