@@ -97,7 +97,7 @@ class _Meshes:
         """Return the rough seconds of a step of each mesh.
 
         Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for the
-        duration of the backward pass, and the exchange of weights for the duration of both passes.
+        time of the backward pass. It hides the exchange of weights for the time of both passes.
         """
         import numpy as np
 

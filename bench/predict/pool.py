@@ -91,10 +91,10 @@ class EfficiencyCurve:
 
         `where`: ln(busy time in seconds).
 
-        Before the first point, the value of this point is used if the point is near, or if `where` belongs to large
-        messages. After the last point, the value of this point is used if the point is near, or if it is a measurement
-        of large messages. Return None in all other cases, and between two points that are far apart. `beyond` estimates
-        the values after a last point of smaller messages.
+        Before the first point, the value of this point is used for large messages, or if the point is near. After the
+        last point, the value of this point is used if it measures large messages or is near. Return None in all other
+        cases, and between two points that are far apart. `beyond` estimates the values after a last point of smaller
+        messages.
         """
         points = self.points
         if not points:

@@ -120,7 +120,7 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Su
 
     The result is the longer of two times. The first time is the computation. The second time is the forward pass, and
     then the exchange of all gradients at the rate of the links. Return None for one rank, which uses no link. Return
-    None if a step does not sum all gradients, or if no row of allreduce among these ranks has a hard bound.
+    None if a step does not sum all gradients. Return None if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1 or not _reduces_all_gradients(case):

@@ -1,7 +1,7 @@
 """Run perftest between two hosts: build its arguments, and convert its output to records.
 
 A start measures one size. `rank/client_server.py` starts the program on both hosts. Before the program's output, it
-prints a line (`HostEnds`) with the two hosts, their RDMA adapters and the version of the program.
+prints a line (`HostEnds`). The line has the two hosts, their RDMA adapters and the version of the program.
 
     pipelined   ib_write_bw, ib_read_bw      mean rate of messages; up to `--window` messages are in flight
     isolated    ib_write_lat, ib_read_lat    median (t_typical): half a round trip of two writes; a whole read
