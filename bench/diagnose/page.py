@@ -144,7 +144,7 @@ def notes(verdict: Diagnosis) -> list[Coded]:
 
 
 def suspected(verdict: Diagnosis) -> list[str]:
-    """Return the names of all parts that are still suspected: `host h2`, `link h0-h2`."""
+    """Return the name of each part that is still suspected, each name once: `host h2`, `link h0-h2`."""
     return [f"{kind} {name}" for kind, name in _suspected(verdict)]
 
 

@@ -190,9 +190,9 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
-    A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result if one
-    diagnosis calls the part healthy and no diagnosis calls the part slow or suspect. If any diagnosis has missing
-    rounds, the result declares no part healthy.
+    A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result under two
+    conditions. At least one diagnosis calls the part healthy. No diagnosis calls the part slow or suspect. If any
+    diagnosis has missing rounds, the result declares no part healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

@@ -40,8 +40,8 @@ class Places:
     def end_name(self, rank: int, inside: bool) -> str:
         """Return the name of one endpoint of a link.
 
-        Examples are `h1:rank3` for a link inside a host, and `h1:eth0` for a link between hosts. If the host has only
-        one NIC, the name is `h1`.
+        For a link inside a host, the name is `h1:rank3`. For a link between hosts, the name is `h1:eth0`, or `h1` if
+        the host has only one NIC.
         """
         host = self.hosts[rank]
         if inside:

@@ -210,8 +210,8 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether an unknown number of links may join two cards.
 
-    The result is true if the rate between cards is above the rate of PCIe, and if one bridge may join more than two
-    cards.
+    The result is true under two conditions. The rate between cards is above the rate of PCIe. One bridge may join more
+    than two cards.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:

@@ -200,8 +200,8 @@ def _once(events: Sequence[Event]) -> list[Event]:
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     """Assign an error without a rank to the process that ended first.
 
-    The error is assigned under two conditions: exactly one error has no rank, and exactly one process without an error
-    of its own ended first.
+    The error is assigned under two conditions. Exactly one error has no rank. Exactly one process without an error of
+    its own ended first.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]

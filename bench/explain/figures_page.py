@@ -73,8 +73,7 @@ def first(run: ForeignRun) -> str:
 def best_row(run: ForeignRun) -> ForeignRow | None:
     """Return the row with the highest bandwidth or, without bandwidths, the first row with a time.
 
-    Return None
-    without rows.
+    Return None if no row has a bandwidth or a time.
     """
     rated = [row for row in run.rows if row.busbw_bytes_per_s]
     if rated:

@@ -62,8 +62,8 @@ def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mappin
 def _plain(page: Page) -> dict[str, Any]:
     """Return one page as a dictionary for JSON.
 
-    For each list of texts, such as `got`, the dictionary also has a list of the texts' codes and facts, such as
-    `got_codes`.
+    For each list of texts, such as `got`, the dictionary has a second list, such as `got_codes`. The second list has
+    the codes and facts of the texts.
     """
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None

@@ -52,7 +52,8 @@ class Found:
     """What a reason's function returns if the reason applies.
 
     `weight`: a number from 0 to 1; reasons are sorted by weight. The weight is near 1 if the log itself states the
-    reason, and 0.6 if the figures fit and nothing contradicts the reason. It is lower if several reasons are possible.
+    reason. It is 0.6 if the figures fit and nothing contradicts the reason. It is lower if several reasons are
+    possible.
     `command`: what the user may run next.
     """
 

@@ -30,7 +30,7 @@ class SizeMatch:
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
-    """Return each published result at a comparable size, the fastest first.
+    """Return the published results with a comparable size, the fastest result first.
 
     Results with a known limitation are left out.
 

@@ -76,9 +76,10 @@ def _places(
     """Return the vertical position of each bound's name, and the height that all names need.
 
     Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. All names are written above all lines and points, in
-    the order of the lines, in two cases: a name would still cover a line, or names would cover points at both sides of
-    the panel.
+    upper name is moved up, so that the names do not overlap. In two cases, all names are written above all lines and
+    points, in the order of the lines. In the first case, a name would still cover a line. In the second case, names
+    would cover points at both sides of the panel.
+
     `rates`: the message size and the rate of each point in the panel.
     """
     sizes = [size for size, _ in rates]

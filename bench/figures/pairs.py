@@ -171,8 +171,8 @@ def _times(rows: list[Summary]) -> PairMap | None:
 def _ranks_of_a_cell(header: Header) -> int:
     """Return the number of ranks in each row and column of the map.
 
-    In a small world, this number is 1. In a large world, a row has the ranks of one or more whole nodes, so that the
-    map has at most `_MOST_CELLS` rows and columns.
+    In a small world, this number is 1. In a large world, a row has the ranks of one or more whole nodes. The map then
+    has at most `_MOST_CELLS` rows and columns.
     """
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
@@ -199,8 +199,8 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
     """Return for each cell the median of all pairs within a node or of all pairs between nodes.
 
-    Return None if one colour scale is enough for all pairs. One scale is enough if the map has only pairs within a node
-    or only pairs between nodes, if both medians are similar, or if a cell has several ranks.
+    Return None if one colour scale is enough for all pairs. One scale is enough for pairs of only one of these types,
+    for similar medians, or if a cell has several ranks.
     """
     if len(grid) != len(order):
         return None

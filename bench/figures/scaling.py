@@ -1,7 +1,7 @@
 """Draw how the bandwidth or time of each pattern scales with the number of ranks.
 
-All worlds of a panel have the same size. A dotted line shows ideal scaling. A second figure shows efficiencies: each
-world's bandwidth relative to the smallest world, and relative to the world's own bound.
+All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows efficiencies:
+each world's bandwidth relative to the smallest world, and relative to the world's own bound.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 def _panels(document: Document) -> dict[str, _Series]:
     """Return for each pattern the series with more than one world.
 
-    All rows have the same size: the largest size that was requested for every world. If any world has a bus bandwidth,
-    a world with a single rank is left out, because it has no bus bandwidth.
+    All rows have the same message size: the largest size that was requested for every world. If any world has a bus
+    bandwidth, a world with a single rank is left out, because it has no bus bandwidth.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():

@@ -24,7 +24,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return the figure `step-scaling`, with a panel for each job and for strong or weak scaling.
+    """Return the figure `step-scaling`, with a panel for each job and type of scaling.
 
     Return an empty list if no job measured a step on several numbers of ranks.
     """

@@ -61,10 +61,7 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """All faults.
-
-        The faults of the whole run come first, and then the faults of the demands and of the publication rules.
-        """
+        """The faults of the whole run, and then the faults of the demands and of the publication rules."""
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)

@@ -42,7 +42,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
     """Find settings that route copies between PCIe devices through the processor.
 
-    The rule applies if a node has several GPUs without NVSwitch, or GPUs and RDMA adapters.
+    The rule applies if a node has several GPUs without NVSwitch, or GPUs and active RDMA adapters.
     """
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):

@@ -172,11 +172,11 @@ def uses_of(
 
 @lru_cache(maxsize=1024)
 def _unit(pattern: str, shape: Shape) -> Shape:
-    """Return the smallest shape with the same bandwidth as `shape`, so that many sizes share a cached result.
+    """Divide the payload of a shape by the largest possible power of two, so that many sizes share a cached result.
 
-    The messages of a collective with equal blocks are proportional to its payload. If the payload is divided by a power
-    of two, all bytes and seconds are divided by the same power without rounding, and the bandwidth does not change. For
-    other patterns, the result is `shape` itself.
+    The messages of a collective with equal blocks are proportional to its payload. A division of the payload by a power
+    of two divides all bytes and seconds without rounding. The bandwidth does not change. For other patterns, the result
+    is `shape` itself.
     """
     own: Pattern = plugins.load("pattern", pattern).PATTERN
     blocks, rest = divmod(shape.payload_bytes, shape.element_bytes * shape.num_ranks)

@@ -88,7 +88,8 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
     """Return the links of all nodes of a run as if they were one node; None if a node has no facts about GPUs.
 
-    The result has the rate of the slowest link of each type or, with `pick` max, of the fastest link of each type.
+    The result has the rate of the slowest link of each type. With `pick` max, it has the rate of the fastest link of
+    each type.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]

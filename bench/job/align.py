@@ -470,8 +470,9 @@ def _residue(
 ) -> float:
     """Return the 90 % quantile of the spread of the aligned end times of collectives.
 
-    The spread of a collective is the difference between clocks. If several ranks have the same clock, the median of
-    their end times is used. If all ranks have the same clock, the result is the resolution of the files' times.
+    The spread of a collective is the difference between its latest and its earliest end time on different clocks. If
+    several ranks have the same clock, the median of their end times is used. If all ranks have the same clock, the
+    result is the resolution of the files' times.
     """
     spreads = []
     for one in ends:

@@ -3,7 +3,7 @@
 The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
 exchange. No rank of the exchange had arrived at a later exchange before the last rank arrived. The last rank to arrive
 is late. Its lateness is the time between the median arrival of the other ranks and its own arrival. To find the cause,
-the rank's time since the last phase is divided into segments, and each segment is compared with the median of the other
+the rank's time since the last phase is divided into segments. Each segment is compared with the median of the other
 ranks. The segment with the largest excess is the cause.
 """
 
@@ -109,8 +109,8 @@ def _late(
     """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
     Arrivals outside all steps are left out. In the first phase, ranks may have begun their first recorded step at
-    different times, and the trace does not show the reason. If this difference explains most of a rank's lateness, only
-    the rank's additional work is lateness.
+    different times. The trace does not show the reason. If this difference explains most of a rank's lateness, only the
+    rank's additional work is lateness.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]

@@ -232,7 +232,7 @@ class Explained:
 
     `step_s`: the median time of a step, measured on the slowest rank of each step; None without steps.
     `gains`: the times that the changes in `messages.WhatIf` would save.
-    `limit_s`: the smallest saving for which the page names a cause.
+    `limit_s`: the saving that a cause must exceed. The page does not name causes with a smaller saving.
     `closure`: the largest relative difference between a recorded step and its replay without a change.
     """
 

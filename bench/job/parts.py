@@ -20,8 +20,8 @@ used:
 A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
 The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
 exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
-continues the previous stall under two conditions: there is almost no work between the two stalls, and the rank had
-already arrived at the later collectives.
+continues the previous stall under two conditions. There is almost no work between the two stalls. The rank had already
+arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def _called(one: MatchedCollective, rank: int) -> float:
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives for which a rank waited before it issued another collective.
 
-    The result is empty if a step has only one such collective, which may be a single large bucket at the end of the
+    The result is empty if a step has only one such collective. It may be a single large bucket at the end of the
     backward pass.
     """
     alone: set[int] = set()

@@ -88,7 +88,7 @@ class Mpirun(Launcher):
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return the rank and local rank of this process.
 
-        Open MPI sets OMPI_COMM_WORLD_*, and Hydra sets PMI_* and MPI_LOCAL*.
+        The sources are OMPI_COMM_WORLD_* (Open MPI) or, without these variables, PMI_* and MPI_LOCAL* (Hydra).
 
         Return None if none of these variables is set.
         """

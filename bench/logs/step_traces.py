@@ -88,7 +88,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: int = 0) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
-    named: whether the user named this file. If the user named it, a file that is not a trace gives a remark.
+    named: whether the user named this file. If so, a file that is not a trace gives a remark.
+    depth: the number of archives around the file.
     """
     try:
         head = _open.head(path)

@@ -211,7 +211,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 def _spread(values: Sequence[float]) -> list[float]:
     """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
 
-    The smallest and the largest value are always included.
+    The largest value is always included. The smallest value is included unless all values are close together.
     """
     if not values:
         return []

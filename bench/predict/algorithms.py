@@ -235,8 +235,8 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
     """Return whether every rank only sends or only receives through the memory of its host.
 
-    Both directions share the path through the host's memory. In an allgather, each GPU also sends, so a broadcast
-    between two GPUs is more than twice as fast (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). In a chain of more than two
+    Both directions share the path through the host's memory. In an allgather, each GPU also sends. A broadcast between
+    two GPUs is therefore more than twice as fast (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). In a chain of more than two
     ranks, the inner ranks receive and send at the same time.
     """
     return kind == "host" and links.peer == "host" and algorithm == "chain" and world.num_ranks == 2
@@ -284,7 +284,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
     The result is "" if the links do not name an instance type.
 
-    If the type was made with `like:` and its links of this family are those of the parent type, the result is the
+    A type made with `like:` may have the same links of this family as its parent type. In this case, the result is the
     parent type.
     """
     if links.like and links.like in catalogue.instances():

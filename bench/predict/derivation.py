@@ -226,8 +226,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    If no result is published and the machine's GPUs have no peer access, yield two rates of other machines without peer
-    access: the fastest and the slowest.
+    For a machine without published results and without peer access, yield two rates of other machines without peer
+    access. These are the fastest and the slowest rate.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

@@ -178,8 +178,8 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
 
-    Like torchtitan's option `op`, selective recomputation keeps the layer's input, the output of attention, and the
-    results of half of the matrix multiplications. Full recomputation keeps the layer's input.
+    Selective recomputation works like torchtitan's option `op`. It keeps the layer's input, the output of attention,
+    and the results of half of the matrix multiplications. Full recomputation keeps the layer's input.
     """
     workload, mesh = found.workload, found.workload.mesh
     layer_input = 2 / (mesh.tensor if mesh.sequence else 1)

@@ -97,7 +97,7 @@ class _Meshes:
         """Return the rough seconds of a step of each mesh.
 
         Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for the
-        duration of the backward pass, and the exchange of weights for the duration of both passes.
+        time of the backward pass. It hides the exchange of weights for the time of both passes.
         """
         import numpy as np
 
@@ -183,7 +183,10 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes, if every stage has the same number of layers."""
+        """Return the seconds of all passes, as if every stage had the same number of layers.
+
+        This time is equal for all meshes.
+        """
         key = gpu.name, id(found)  # `_laid` keeps the layouts
         if key not in self._passes:
             middle = compute(found, gpu, self._middle, self._question.rates)

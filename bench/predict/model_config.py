@@ -44,8 +44,8 @@ _NEEDED = ("layers", "hidden", "heads")
 def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the keys of a workload's section `model`. `path` names the configuration in errors.
 
-    Raises UsageError if ModelSizes cannot describe the layers of the model, or if a size is missing or is not a
-    positive integer. Also raises UsageError if the number of heads does not divide the hidden size.
+    Raises UsageError if ModelSizes cannot describe the layers of the model. Raises UsageError if a size is missing or
+    is not a positive integer. Also raises UsageError if the number of heads does not divide the hidden size.
     """
     kind = config.get("model_type")
     if kind is None:

@@ -2,8 +2,8 @@
 
 The numbers of operations follow Chowdhery et al., "PaLM" (2022, appendix B). Each active parameter needs 6 operations
 per token. Attention needs 12 x layers x width x tokens^2 operations, because no causal mask is assumed. With low-rank
-adapters, the gradients of the frozen weights are not computed, so there are 4 operations per parameter and token (Hu et
-al. 2021).
+adapters, the gradients of the frozen weights are not computed. There are then 4 operations per parameter and token (Hu
+et al. 2021).
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ class EfficiencyCurve:
 
         `where`: ln(busy time in seconds).
 
-        At a busy time before the first or after the last point, the value of the nearest point is used, if this point
-        is near. If the last point is a measurement of large messages, its value is used for all larger messages. In all
-        other cases, the result is None. `beyond` estimates the values after the last point if it is a measurement of
-        smaller messages.
+        Before the first point, the value of this point is used for large messages, or if the point is near. After the
+        last point, the value of this point is used if it measures large messages or is near. Return None in all other
+        cases, and between two points that are far apart. `beyond` estimates the values after a last point of smaller
+        messages.
         """
         points = self.points
         if not points:
@@ -265,7 +265,7 @@ class FamilyCurves:
     def _references_of(self, place: int) -> tuple[_Reference, ...]:
         """Return the curves that can show how this curve continues below its first point.
 
-        These curves have a value at this curve's last point.
+        These curves have more than two points, and a value at this curve's last point.
         """
         if place not in self._references:
             curve, found = self._members[place], []

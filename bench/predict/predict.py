@@ -341,8 +341,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        The user's curves of this machine are used. Without such curves, other curves are used: all curves between nodes
-        for a cluster with a network, and all curves inside nodes otherwise.
+        The user's curves of this machine are used. Without such curves, all curves between nodes are used for a cluster
+        with a network. For other clusters, all curves inside nodes are used.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -446,7 +446,8 @@ def copy(
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
     No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
-    Its high end assumes half of the rate, for two GPUs behind one PCIe switch or for the limit of the host's memory.
+    Its high end assumes half of the rate. The reason may be two GPUs behind one PCIe switch, or the limit of the host's
+    memory.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

@@ -151,7 +151,7 @@ def _ends(
     """Return the tensors before the first layer and after the last layer of one stage.
 
     The function chooses the stage with most parameters. In a pipeline, this is the last stage. If the stages have
-    different numbers of layers, the stage with most parameters is between two other stages and has no such tensors.
+    different numbers of layers, this stage is between two other stages and has no such tensors.
     """
     if stages == 1:
         return of_model.inputs, of_model.outputs
@@ -290,7 +290,7 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
     Each layer's weights are gathered for the forward pass and again for the backward pass, and its gradients are
     reduce-scattered. The weights before and after the layers are gathered only once for both passes. In a pipeline,
-    FSDP gathers the weights of a stage once per step and keeps them, and exchanges gradients once per step.
+    FSDP gathers the weights of a stage once per step and keeps them. It also exchanges gradients once per step.
     """
     workload, replicas = found.workload, found.group("replicas")
     staged = workload.mesh.pipeline > 1

@@ -144,7 +144,8 @@ class ModelSizes:
     def attention_parameters(self) -> float | None:
         """The number of attention parameters per layer.
 
-        Queries, output, keys and values each have hidden x width parameters.
+        Queries and output each have `hidden` x `attention_width` parameters. Keys and values each have `hidden` x
+        `shared_width` parameters.
         """
         if self.hidden is None or self.attention_width is None:
             return None

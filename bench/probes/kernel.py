@@ -1,7 +1,7 @@
 """Read settings of kernel, driver and hypervisor that slow down or redirect transfers of GPUs and adapters.
 
-Every function has a parameter for the root of /sys and /proc. With this parameter, a function can read recorded trees.
-Unknown values are None.
+Every function takes the root of /sys and /proc as a parameter, so it can also read recorded trees. Unknown values are
+None.
 """
 
 from __future__ import annotations

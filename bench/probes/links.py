@@ -118,7 +118,7 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """Data from a host that connects or sends packets to one of this host's addresses.
+    """Data from a host that tries to reach one of this host's addresses.
 
     `received_bytes`: how many of the 64 KiB from that host arrived.
     """

@@ -2,7 +2,7 @@
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, because /sys
 of a virtual machine shows fewer details. `link_speed` and `link_width` in such a file are the maximum values of a link.
-A graph file lists the paths that NCCL chose. A graph file identifies each GPU only by its number.
+A graph file lists the paths that NCCL chose. About the GPUs, it states only their numbers.
 """
 
 from __future__ import annotations

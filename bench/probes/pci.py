@@ -1,8 +1,8 @@
 """Read the tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
-Every function has a parameter for the root of the tree. With this parameter, a function can read recorded trees.
-Addresses have the kernel's form: `0000:9e:00.0`. A value that cannot be read is None. Sandboxes and users other than
-root often cannot read all values.
+Every function takes the root of the tree as a parameter, so it can also read recorded trees. Addresses have the
+kernel's form: `0000:9e:00.0`. A value that cannot be read is None. Sandboxes and users other than root often cannot
+read all values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read CPUs, caches, NUMA nodes and network ports from /sys and /proc.
 
-Every function has a parameter for the root of these trees. With this parameter, a function can read recorded trees.
-Missing values are None.
+Every function takes the root of these trees as a parameter, so it can also read recorded trees. Missing values are
+None.
 """
 
 from __future__ import annotations

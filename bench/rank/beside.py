@@ -18,8 +18,8 @@ class Beside:
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
         """Begin without data.
 
-        `most_values`: how many end times may be kept. If there are more end times, only the number of overlapping
-            copies is kept.
+        `most_values`: how many end times may be kept. If there are more end times, none is kept. The number of
+            samples in which copies overlapped only partly is always kept.
         """
         self._groups, self._per_host, self._room = groups, ranks_per_host, most_values
         self._skew: array[float] = array("d")

@@ -255,7 +255,10 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished, or None if it continues. A row ends when all its groups have ended."""
+        """Return why this row is finished, or None if it continues.
+
+        A row is finished when all its groups are finished.
+        """
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)
             return StopReason.SOAKED if elapsed_s >= self._case.soak_s or num >= most else None

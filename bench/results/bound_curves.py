@@ -68,8 +68,8 @@ def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[Bound
     """Return the bounds of one picture's curves. Hard bounds come first, then references, then traffic bounds.
 
     If several curves have equal bounds, the picture shows one line for these bounds. A traffic bound holds only at the
-    sizes at which the library uses one algorithm, so each algorithm has a separate line. A traffic bound is left out if
-    its line would coincide with the line of a hard bound of the same curves.
+    sizes at which the library uses one algorithm. Each algorithm therefore has a separate line. A traffic bound is left
+    out if its line would coincide with a hard bound of the same curves.
     """
     pieces: list[_Piece] = []
     for label, points in lines.items():

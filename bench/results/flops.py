@@ -2,7 +2,7 @@
 
 A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the
 vendor's dense rate (no sparsity) for the type, at the vendor's boost clock. A GPU at its power limit stays below the
-peak. A GPU at a higher clock may exceed the peak.
+peak. A GPU at a higher clock may exceed the peak, so the peak is not a limit.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class RowTest:
 class JointTest:
     """The joint test of all rows of two runs.
 
-    `p`: the probability that two equal runs show a change of this size, either of all rows or of one row.
+    `p`: the probability that two equal runs show a change of at least this size, either of all rows or of one row.
     `ratio`: the weighted geometric mean of the rows' time ratios, with its 95 % interval (Welch's t on the launches).
         The weight of a row is the reciprocal of the median absolute deviation of its launches.
     `least`: the smallest change of all rows together that the test finds with probability 0.9 (0.05 is 5 %).

@@ -68,8 +68,7 @@ def of_machine(name: str) -> tuple[str, str]:
 def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return the colours and markers of the machines of one figure.
 
-    If two machines would have the same marker, the second machine gets a marker that no other machine of the figure
-    has.
+    If two machines would have the same marker, the second machine gets a marker that is free in this figure.
     """
     found: dict[str, tuple[str, str]] = {}
     for name in dict.fromkeys(names):

@@ -112,7 +112,7 @@ def paired(
     - The third step pairs rows that have only pattern, mode, group and size in common. Such rows are not comparable,
       and the comparison states the reason.
 
-    A step pairs two rows only if no other row of the two runs has the same values.
+    A step pairs two rows only if no other row that is left in the two runs has the same values.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

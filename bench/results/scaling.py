@@ -1,10 +1,9 @@
 """Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
 
 Rows that differ in only one number form a curve. In a curve inside one node, the worlds differ only in the number of
-ranks. In a curve across nodes, the worlds differ only in the number of nodes, and all nodes have the same number of
-ranks. A world inside one node is never compared with a world of several nodes, because they use different links. The
-reference of a curve is its smallest world with at least two ranks. Other orders of ranks are compared with the linear
-order.
+ranks. In a curve across nodes, the worlds differ only in the number of nodes. All nodes have the same number of ranks.
+A world inside one node is never compared with a world of several nodes, because they use different links. The reference
+of a curve is its smallest world with at least two ranks. Other orders of ranks are compared with the linear order.
 """
 
 from __future__ import annotations

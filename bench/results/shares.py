@@ -24,8 +24,8 @@ _NOT_KEPT = np.empty((0, 0))
 class RankShares:
     """Statistics of each rank's times.
 
-    If the record lacks the times of each rank, or if a time is invalid, the record's counts and means per rank are
-    used. Without counts and means, the statistics are empty.
+    Without valid times of each rank, the record's counts and means per rank are used. Without counts and means, the
+    statistics are empty.
     """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:

@@ -118,8 +118,9 @@ def _work_s(timed: TimedLayers) -> float:
 def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
     """Return the least time of a step that the links permit.
 
-    This time is the time of the computation or the time that the links need for the bytes, whichever is longer. Return
-    None for one rank, which uses no link, or if no row of allreduce among these ranks has a hard bound.
+    The result is the longer of two times. The first time is the computation. The second time is the forward pass, and
+    then the exchange of all gradients at the rate of the links. Return None for one rank, which uses no link. Return
+    None if a step does not sum all gradients. Return None if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1 or not _reduces_all_gradients(case):

@@ -56,9 +56,11 @@ class Pace:
         return [max(1, min(each, MOST_QUEUED - num_calls)) for each in wanted]
 
     def learn(self, kind: str, ends_s: Sequence[float]) -> None:
-        """Compare the times that the copies of all ranks took in one sample.
+        """Compare the times that the copies of all ranks of this host took in one sample.
 
         The number of uncounted calls follows from these times.
+
+        `kind`: the type of the sample.
         """
         left = self._left.setdefault(kind, _ROUNDS)
         if left == 0 or not (self._anywhere or len(ends_s) > 1):

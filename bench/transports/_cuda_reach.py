@@ -73,8 +73,8 @@ class Offer:
 
     `handle`: the handle of the rank's GPU allocation.
     `why_none`: why there is no handle.
-    `pid_namespace`: the rank's PID namespace. CUDA opens a handle only if the process that offers the handle has a PID
-        in the namespace of the process that opens it.
+    `pid_namespace`: the rank's PID namespace. CUDA opens a handle only if the offering process has a PID in the
+        namespace of the opening process.
     """
 
     layout: BufferLayout

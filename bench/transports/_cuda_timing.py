@@ -145,7 +145,7 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
     """Try a gate on copies between pinned memory and the GPU. Return the gate, or why it does not work.
 
     A driver may stage these copies, for example if the GPU's memory is encrypted. A gate does not work with such a
-    driver, because the call that issues a copy would wait until the gate opens.
+    driver. The call that issues a copy would wait until the gate opens.
 
     `make`: builds the copies.
     """

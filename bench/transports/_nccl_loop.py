@@ -257,8 +257,8 @@ class NcclLoop:
         """Return the buffer set of an untimed call before `num_calls` timed calls, or _NO_SET if there is no such call.
 
         The untimed call warms the caches, and uses the set of the previous call. There is no untimed call for graphs
-        and for programs that change their input. A batch with few calls has no untimed call, because each of its calls
-        takes so long that the caches do not matter.
+        and for programs that change their input. A batch with few calls has no untimed call. Each of its calls takes so
+        long that the caches do not matter.
 
         The result must be the same on all ranks that exchange data. It depends only on the case, on `num_calls` (which
         rank 0 broadcasts), and on whether this rank has steps.

@@ -130,7 +130,8 @@ class TuneReport(Report):
     def supply(self) -> dict[str, float | None] | None:
         """The rate and the headroom of the chosen setting, with 95 % intervals over launches.
 
-        The headroom is the rate / the workload's demand. The result is None if the demand or the rate is unknown.
+        The headroom is the rate / the workload's demand. The result is None if the demand or the rate is unknown. With
+        `--step-time`, the result is None as well.
         """
         demand, num_bytes = self.space.case.demand, self._num_bytes
         times = list(self.found.launches_s.get(self.chosen, {}).values())

@@ -116,7 +116,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """Detect that no channel in the log uses GPUDirect RDMA."""
+    """Detect a log which says that no channel uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")

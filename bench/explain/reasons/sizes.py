@@ -1,4 +1,4 @@
-"""Find reasons why a curve does not reach the rate of the links: small sizes, and slow small messages."""
+"""Find reasons why a curve does not show the rate of the links: sizes that are too small, and slow small messages."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Grid:
     def _goes_on(self, words: list[str]) -> bool:
         """Append values to a row that the output of another process interrupted.
 
-        Return whether the row has room for the values.
+        Return whether the values belong to the row.
         """
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):

@@ -20,8 +20,8 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
     """Yield the index of each row that cannot be correct, and the reason.
 
     If `timed`, the algbw of a row must equal `share` * size / time. All rows of a program have the same ratio of bytes
-    to elements. A program prints the operation in all rows or in no row, and also the root in all rows or in no row. A
-    few rows that differ from all other rows are therefore wrong.
+    to elements. A program prints the operation in all rows or in no row. The same is true for the root. A few rows that
+    differ from all other rows are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)

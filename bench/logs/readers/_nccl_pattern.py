@@ -8,8 +8,8 @@ The tables of the programs differ in five properties:
 - busbw / algbw: 1, (n-1)/n or 2(n-1)/n
 - whether in-place results are checked
 
-If only one program prints tables with the observed properties, the reader uses that program's pattern and adds a remark
-to the run. Otherwise the pattern is unknown.
+If only one program prints tables with the observed properties, the reader uses that program's pattern. The run then
+gets a remark. Otherwise the pattern is unknown.
 """
 
 from __future__ import annotations

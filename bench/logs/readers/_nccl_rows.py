@@ -165,7 +165,7 @@ def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
 
     Without a header, the number of fields shows whether the row has a root, but only if the row is complete. If a row
-    without a header is incomplete, its halves are not read, because a figure could belong to the next column.
+    without a header is incomplete, its halves are not read. A figure could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]

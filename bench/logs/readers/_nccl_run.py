@@ -243,7 +243,7 @@ class OpenRun(RunNotes):
         """Convert algbw to linkbench's definition.
 
         Hypercube, and some other programs in old versions, print only (n-1)/n of linkbench's algbw. With the option -C,
-        nccl-tests prints only the time of the calls on the CPU, so this function removes the printed time.
+        nccl-tests prints only the time of the calls on the CPU. This function removes the printed time.
 
         `ranks`: the result of `_ranks_of_others`.
         """

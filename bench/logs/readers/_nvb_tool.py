@@ -260,8 +260,8 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
-    In a two-way test, the first direction is from the column's GPU to the row's GPU, both for writes and for reads
-    (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell (a, b).
+    In a two-way test, the first direction is from the column's GPU to the row's GPU. This is true for writes and for
+    reads (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell (a, b).
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src

@@ -1,7 +1,7 @@
 """Run perftest between two hosts: build its arguments, and convert its output to records.
 
 A start measures one size. `rank/client_server.py` starts the program on both hosts. Before the program's output, it
-prints a line (`HostEnds`) with the two hosts, their RDMA adapters and the version of the program.
+prints a line (`HostEnds`). The line has the two hosts, their RDMA adapters and the version of the program.
 
     pipelined   ib_write_bw, ib_read_bw      mean rate of messages; up to `--window` messages are in flight
     isolated    ib_write_lat, ib_read_lat    median (t_typical): half a round trip of two writes; a whole read
@@ -120,10 +120,7 @@ class PerftestTool(Tool):
         return ends.version or None if ends else None
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
-        """Return the type of memory of the buffers.
-
-        Also return each host's adapter, with the rate of the adapter's link.
-        """
+        """Return the type of memory of the buffers, and each host's adapter with the rate of the adapter's link."""
         found = {"memory": "device" if _in_gpu(case) else "host"}
         ends = HostEnds.of_text(text)
         if ends is not None:

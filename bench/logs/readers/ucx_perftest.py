@@ -1,6 +1,6 @@
 """Read logs of ucx_perftest (UCX).
 
-linkbench can also run this program between two ranks. UCX then uses shared memory, TCP or an RDMA adapter.
+linkbench can also run this program between two ranks. UCX chooses the path: shared memory, TCP or an RDMA adapter.
 """
 
 from bench.logs.readers._ucx_reader import UcxPerftest

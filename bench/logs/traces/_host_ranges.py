@@ -87,6 +87,7 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
     Annotations define the phases. Without an annotation of the backward pass, autograd's operators define it.
 
     host: ranges sorted by start. If several ranges have the same start, the longest range comes first.
+    main: the thread whose annotations are used.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:

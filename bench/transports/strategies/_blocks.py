@@ -105,7 +105,7 @@ def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
 
 
 def _times(values: Any, part: Any, name: str) -> Any:
-    """Return the product of values and a matrix of the attention or feed-forward part. Include the matrix's adapter."""
+    """Return the product of values and a matrix of the attention or feed-forward part, with its adapter if any."""
     found, inner = values @ getattr(part, name), getattr(part, f"{name}_in", None)
     return found if inner is None else found + (values @ inner) @ getattr(part, f"{name}_out")
 

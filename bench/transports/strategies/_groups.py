@@ -51,9 +51,9 @@ _BACKEND = "metered"
 class Meter:
     """The current mode of metered groups, and the waits that they have recorded.
 
-    `exchanges`: whether the groups exchange data or leave exchanges out.
+    `exchanges`: whether the groups exchange data. If False, their calls return at once.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
-    `waits`: for each wait, the number of the group (HOP for messages), the mark of its begin, and the mark of its end.
+    `waits`: for each wait, the number of the group (HOP for messages), and the marks of its begin and end.
     """
 
     place: HostPlace | GpuPlace
