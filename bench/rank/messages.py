@@ -41,11 +41,11 @@ class RankSkip(Code):
     )
     MODEL_STEP = (
         "model-step",
-        "the model cannot simulate a training step: use another --transport, which measures on real ranks",
+        "the model cannot simulate a training step: omit `--model` or `--transport model` to measure on real ranks",
     )
     MODEL_REPLAY = (
         "model-replay",
-        "the model cannot replay a job: use another --transport, which measures on real ranks",
+        "the model cannot replay a job: omit `--model` or `--transport model` to measure on real ranks",
     )
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 

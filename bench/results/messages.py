@@ -250,8 +250,8 @@ class ConflictCode(Code):
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: "
-        "operations back to back can be done one after the other",
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: back-to-back "
+        "operations can run one after the other, so each of them takes at most as long as a single operation",
     )
     ONE_WAY_SLOWER = (
         "one-way-slower-than-two-way",
