@@ -169,9 +169,12 @@ class PlanSkipCode(Code):
     TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
     SCENARIO_LEAST = (
         "scenario-least",
-        "the scenario measures this only with {least} ranks or more; there are {num_ranks}",
+        "the scenario measures this row only with {least} or more ranks, but there are {num_ranks}",
     )
-    TOO_FEW_VICTIMS = "too-few-victims", "{pattern} needs at least {least} victims, but there are {num_ranks}"
+    TOO_FEW_VICTIMS = (
+        "too-few-victims",
+        "{pattern} needs at least {least} measured ranks (victims), but there are {num_ranks}",
+    )
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once, but {others} can"
     LADDER_ALONE = "ladder-alone", "{why}"
     LADDER_OF_PAIRS = "ladder-of-pairs", "a ladder measures pairs, and {pattern} has none"
@@ -443,8 +446,8 @@ class LinkCode(Code):
     )
     HOST_HEARS_NOTHING = (
         "host-hears-nothing",
-        "host {host} receives no packet of the other hosts, although they receive its packets (tried TCP and UDP): "
-        "{remedy}",
+        "host {host} receives no packet of the other hosts, but the other hosts receive packets of {host} "
+        "(tried TCP and UDP): {remedy}",
     )
     ONE_WAY = (
         "one-way-link",
@@ -462,7 +465,7 @@ class LinkCode(Code):
         "partition",
         "no packet passes between {first} and {second} (tried TCP and UDP): {remedy}",
     )
-    MORE_PAIRS = "more-pairs", "the same holds for {num:n more pair} of hosts"
+    MORE_PAIRS = "more-pairs", "{num:n more pair} of hosts have the same problem"
     STALLS = (
         "link-stalls",
         "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, although short "

@@ -53,15 +53,15 @@ class DatasetSkip(Code):
     )
     COUNTED_TOGETHER = (
         "counted-together",
-        "{folder} is on {file_system}: only the network interfaces count the bytes that are read from it, those of all "
-        "ranks of a host together: start one rank per host",
+        "{folder} is on {file_system}: only the network interfaces count the bytes read from this file "
+        "system, and they add the bytes of all ranks of a host: start one rank per host",
     )
     NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "{num_workers:n worker} with batches of {batch:n record}: a worker reads only {num} of {num_records:n "
-        "record}, fewer than the three batches that a measurement of the wait needs: use larger --sizes, a smaller "
-        "--record or --batch, or fewer --workers",
+        "with {num_workers:n worker}, a worker reads only {num} of {num_records:n record}; to measure the "
+        "wait, a worker needs three batches of {batch:n record}: use larger --sizes, a smaller --record or "
+        "--batch, or fewer --workers",
     )
     ISOLATED_ONLY = "isolated-only", "the suite checks the cache state of every single pass: use --mode isolated"
 
@@ -71,13 +71,16 @@ class DatasetFailure(Code):
 
     NOT_COLD = (
         "not-cold",
-        "the files were not cold: {pages:n page} cached before a pass, {share:.3f} bytes from the device per byte "
-        "asked (at least 0.99)",
+        "the files were not cold: {pages:n page} were in the page cache before a pass, and the device "
+        "delivered {share:.3f} bytes per requested byte (required: at least 0.99)",
     )
-    NOT_WARM = "not-warm", "the files were not warm: {share:.3f} bytes from the device per byte asked (at most 0.01)"
+    NOT_WARM = (
+        "not-warm",
+        "the files were not warm: the device delivered {share:.3f} bytes per requested byte (allowed: at most 0.01)",
+    )
     NOT_IN_MEMORY = (
         "not-in-memory",
-        "the files were not warm: {pages:n page} of them not in the page cache before or after a pass",
+        "the files were not warm: {pages:n page} of the files were not in the page cache before or after a pass",
     )
 
 

@@ -11,7 +11,7 @@ def _ratio(fact: str) -> str:
     `fact`: the name of a fact, which is a mapping with the keys ratio, low, high and num_rows.
     """
     return (
-        f"at {{{fact}[ratio]:.2f}} of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
+        f"at {{{fact}[ratio]:.2f}} of the rate of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
         f"{{{fact}[num_rows]:n measurement}})"
     )
 
@@ -54,11 +54,14 @@ class DiagnosisNote(OptionalPartsCode):
 
     CONTENTION = (
         "contention",
-        f"{{link}} runs {_ratio('loaded')} while other pairs run, and normally alone: contention, not a slow link",
+        (
+            f"{{link}} runs {_ratio('loaded')} while other pairs run, but at its normal rate when it runs alone: "
+            "the reason is contention, not a slow link"
+        ),
     )
     HOSTS_NOT_TESTED = (
         "hosts-not-tested",
-        "{num_missing:n round} of the first test of every host are missing, so no host is cleared",
+        "the first test measures every host, but {num_missing:n round} of this test are missing: any host may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
@@ -70,7 +73,7 @@ class Conclusion(OptionalPartsCode):
     """The conclusion of a diagnosis, a single sentence."""
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
-    NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers"
+    NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of the bandwidth of its peers"
     NO_PEERS = (
         "no-peers",
         "nothing can be compared: a single pair of ranks was measured, which has no peers; measure three or more ranks",
@@ -89,14 +92,14 @@ class FleetConclusion(OptionalPartsCode):
     )
     PAIRS_ONLY = (
         "pairs-only",
-        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
-        "{num_pairs:n pair}; they are not concentrated on any host.",
+        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, "
+        "in {num_pairs:n pair}; no single host explains these runs.",
     )
     ALL_WELL = (
         "all-well",
-        "<least_share?ALL ALIKE: no run failed, and none is below {least_share:.0%} of its group.>"
-        "<!least_share?NO HOST IS NAMED: no run failed, but the rates of a group differ too widely to tell slow hosts "
-        "from slow links.>",
+        "<least_share?ALL ALIKE: no run failed, and every run reached at least {least_share:.0%} of the usual "
+        "rate of similar runs.><!least_share?NO HOST IS NAMED: no run failed, but the rates of a group differ "
+        "too widely to tell slow hosts from slow links.>",
     )
 
 
@@ -105,27 +108,29 @@ class FleetNote(OptionalPartsCode):
 
     CLUSTERS = (
         "clusters",
-        "No job ran on hosts of two of the {num_clusters} clusters ({clusters:list}), so each host is compared "
-        "only with hosts of its own cluster.",
+        "There are {num_clusters} clusters ({clusters:list}), and no job ran on hosts of more than one "
+        "cluster. Each host is therefore compared only with hosts of its own cluster.",
     )
     WEIGHTS = (
         "weights",
-        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost job (failed, "
-        "without figures, missing) by {lost:.1f}. Jobs that are rare on other hosts are stronger evidence. Each "
-        "pair is counted once.",
+        "Evidence: each slow job multiplies the odds that its host is at fault by {slow:.1f}. Each lost job "
+        "(failed, missing or without figures) multiplies these odds by {lost:.1f}. A slow or lost job is "
+        "stronger evidence if such jobs are rare on other hosts. Each pair is counted once.",
     )
     RATES_DIFFER = (
         "rates-differ",
         "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, "
-        "contention or noise), so only <limit?runs below {limit:rate}, and >lost runs<limit?,> are evidence.",
+        "contention or noise), so only <limit?runs below {limit:rate} and >lost runs are evidence of a bad "
+        "host.",
     )
     UNPLACED = (
         "runs-unplaced",
         "{num_runs:n run} with unknown hosts or too few similar runs <is_one?is><!is_one?are> not on this page: "
         "add --pages to see all.",
     )
-    MEDIANS = "medians", 'Column "median is" is the verdict on the median run of a group. {decides}'
+    MEDIANS = "medians", 'Column "median is" has the verdict on the median run of a group of similar runs. {decides}'
     NEXT = (
         "next-step",
-        "For a page about each run, add --pages.<named? Measure the named hosts again with sound partners first.>",
+        "For a page about each run, add --pages.<named? First measure the named hosts again, each with a "
+        "partner that works normally.>",
     )

@@ -15,8 +15,8 @@ class CrashCode(OptionalPartsCode):
     )
     NO_FAILURE = (
         "no-failure",
-        "{sources:list 3}: no result and no failure, only {shown:list 5}. Give the whole output, or the dumps, of all "
-        "ranks in one call.",
+        "{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}. Give the complete "
+        "output or the dumps of all ranks in one call.",
     )
     DUMPS_MISSING = (
         "dumps-missing",

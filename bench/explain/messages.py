@@ -17,7 +17,7 @@ class ResultVerdict(Code):
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"
     # Nothing that is known contradicts the named machine.
-    NORMAL_IF = "normal-if", "normal, if the machine is as named here"
+    NORMAL_IF = "normal-if", "normal, if the named machine is the right one"
     FAILED = "failed", "failed"  # no figure is valid, and the log shows a failure
     CANNOT_BE_JUDGED = "cannot-be-judged", "cannot be judged"
 
@@ -144,8 +144,9 @@ class AssessmentCode(OptionalPartsCode):
     # How a verdict was reached.
     ABOVE_BOUND = (
         "above-bound",
-        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound by {bound} "
-        "({bound_rate:rate}): {bound_why}. The figure or the number of ranks is wrong, or this is a different machine.",
+        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound of {bound} "
+        "({bound_rate:rate}): {bound_why}. The figure or the number of ranks is wrong, or this is a different "
+        "machine.",
     )
     COMPARED = (
         "compared-with-results",
@@ -169,8 +170,9 @@ class AssessmentCode(OptionalPartsCode):
     )
     NORMAL_ON_MACHINES = (
         "normal-on-machines",
-        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}> (percentages: this "
-        "rate as a share of what others reached or the links allow). To decide, name the machine: --instance TYPE.",
+        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}>. Percentages are "
+        "this rate divided by the rate that others reached, or by the rate that the links allow. To decide, "
+        "name the machine: --instance TYPE.",
     )
     COMPARED_WITH_BOUND = (
         "compared-with-bound",
@@ -304,20 +306,20 @@ class ResultCode(OptionalPartsCode):
     MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `linkbench import --format json` lists"
     BEST = (
         "best-row",
-        "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}"
-        "<; flat within 5 % from {flat_from_bytes:bytes} on>",
+        "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}<; from "
+        "{flat_from_bytes:bytes} on, the bandwidth changes by at most 5 %>",
     )
     NIC_RATE = (
         "nic-rate",
-        "this is {rate:rate} each way through each node's NICs, <ring?in a ring of all ranks><!ring?if no data "
-        "cross them twice or are reduced in the network>",
+        "the NICs of each node therefore carry {rate:rate} in each direction<ring?, in a ring of all "
+        "ranks><!ring?, if no data cross the NICs twice and the network does not reduce data>",
     )
     LOG_FACTS = "log-facts", "the log says: {log_facts:list}"
     SMALL_MESSAGES = "small-messages", "{time_s:time} for messages up to 1 KiB (median)"
     MACHINE = "machine", "machine: {machine}"
     UNKNOWN = "unknown", "unknown: {unknown:list}"
     COPIES = "copies", "{direction}: {range}, {count} ({test})"
-    COPIES_TO_ALL = "copies-to-all", "host to all GPUs at once: {range}, {count}, each"
+    COPIES_TO_ALL = "copies-to-all", "host to all GPUs at once: {range} per GPU, {count}"
     LATENCY = "latency", "{test}: {least_ns:.0f} to {most_ns:.0f} ns"
 
 
@@ -422,12 +424,13 @@ class ExplainNote(OptionalPartsCode):
     )
     SAME_AS_PUBLISHED = (
         "same-as-published",
-        "the published copies of {machine} have the same figures, digit by digit: they may be this measurement itself, "
-        "or the links of both are full",
+        "the published copy rates of {machine} have exactly the same digits: the published figures may be "
+        "this measurement itself, or both machines reach the limit of the link",
     )
     ONE_OF_TWO_WAYS = (
         "one-of-two-ways",
-        "two-way figures between GPU and host are one direction's rate while the other is busy, not the sum",
+        "two-way figures between GPU and host are the rate of one direction while the other direction is "
+        "busy, not the sum of both",
     )
     SUM_OF_TWO_WAYS = (
         "sum-of-two-ways",

@@ -34,7 +34,7 @@ class GateFailure(Code):
     )
     WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
     STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
-    SLOW_PART = "slow-part", "a host, NIC or link runs below 0.9 of its peers"
+    SLOW_PART = "slow-part", "the bandwidth of a host, NIC or link is below 0.9 of the bandwidth of its peers"
     UNDECIDED_PART = (
         "undecided-part",
         "the measurement of a suspected host, NIC or link was not completed, or pairs were not measured",
@@ -80,7 +80,7 @@ class GateFailure(Code):
     INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
     TOO_FEW_LAUNCHES = "too-few-launches", "one of the two runs has fewer than 5 launches, too few to compare them"
     # the run as a publication
-    NOT_PUBLISHABLE = "not-publishable", "the run breaks a demand of `publish:`"
+    NOT_PUBLISHABLE = "not-publishable", "the run does not follow a rule of `publish:`"
 
 
 FAILURES = {str(failure): failure.template for failure in GateFailure}
@@ -122,7 +122,7 @@ class FaultCode(Code):
     PLAN_ABSENT = (
         "plan-absent",
         GateFailure.NO_PLAN,
-        "there is no plan.json beside the results: gate the run's folder, as it was written",
+        "there is no plan.json beside the results: give `gate` the complete folder of the run",
     )
     LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of this log"
     ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
@@ -132,7 +132,7 @@ class FaultCode(Code):
     JOB_PLANNED_ONLY = (
         "job-planned-only",
         GateFailure.FAILED_JOB,
-        "planned, but it has neither results nor a reason",
+        "the job was planned, but it has no results, and no reason for this is recorded",
     )
     JOB_WITHOUT_TRACE = (
         "job-without-trace",
@@ -142,7 +142,7 @@ class FaultCode(Code):
     JOB_END_UNKNOWN = (
         "job-end-unknown",
         GateFailure.FAILED_JOB,
-        "how the job ended is unknown: the run ended before the job",
+        "the result of the job is unknown, because the run ended while the job was running",
     )
     LOG_FAILED = "log-failed", GateFailure.FAILED_JOB, "its log ended with status {status}"
     LOG_TRUNCATED = "log-truncated", GateFailure.TRUNCATED_IMPORT, "its log ended with status {status}"
@@ -157,7 +157,11 @@ class FaultCode(Code):
         "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, but measured on {num_nodes} nodes of "
         "{ranks_per_node} ranks",
     )
-    HOSTS_UNKNOWN = "hosts-unknown", GateFailure.WRONG_WORLD, "the hosts of its ranks are unknown"
+    HOSTS_UNKNOWN = (
+        "hosts-unknown",
+        GateFailure.WRONG_WORLD,
+        "the file does not say on which hosts the ranks of the job ran",
+    )
     HOSTS_FEWER = (
         "hosts-fewer",
         GateFailure.WRONG_WORLD,
@@ -182,7 +186,8 @@ class FaultCode(Code):
     GPUS_LOST_UNREPORTED = (
         "gpus-lost-unreported",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} does not report them and at most {used} took part",
+        "{instance} has {num_gpus} GPUs, but the driver of {host} does not report any GPUs, and at most "
+        "{used} took part",
     )
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
@@ -213,7 +218,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_UNREPORTED = (
         "gpus-expected-unreported",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} does not report them",
+        _GPUS_EXPECTED + "the driver of {host} does not report any GPUs",
     )
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
@@ -248,13 +253,13 @@ class FaultCode(Code):
     GPU_UNEXPECTED = (
         "gpu-unexpected",
         GateFailure.WRONG_CLUSTER,
-        "GPUs {expected} are expected, but these are {found:list}",
+        "GPUs {expected} are expected, but the machine has {found:list}",
     )
     GPU_UNKNOWN = "gpu-unknown", GateFailure.WRONG_CLUSTER, "GPUs {expected} are expected, but the GPUs are unknown"
     GPU_NOT_OF_INSTANCE = (
         "gpu-not-of-instance",
         GateFailure.WRONG_CLUSTER,
-        "instance type {instance} has {expected} GPUs, but these are {found:list}",
+        "instance type {instance} has {expected} GPUs, but the machine has {found:list}",
     )
     TRANSPORT_UNEXPECTED = (
         "transport-unexpected",
@@ -277,7 +282,7 @@ class FaultCode(Code):
         "network {expected} is required, but the network is unknown",
     )
     START_UNKNOWN = "start-unknown", GateFailure.STALE, "the time of the measurement is unknown ({started!r})"
-    TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, at most {most_s:time} are allowed"
+    TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, but the rules allow at most {most_s:time}"
     IN_FUTURE = "in-future", GateFailure.STALE, "measured in the future ({started}): one of the clocks is wrong"
 
     # pairs
@@ -294,7 +299,11 @@ class FaultCode(Code):
         "the measurement of {num} suspected parts was not completed ({parts:list 8})",
     )
     PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
-    PAIRS_CLEAR_NONE = "pairs-clear-none", GateFailure.UNDECIDED_PART, "the measured pairs do not clear {hosts:list 8}"
+    PAIRS_CLEAR_NONE = (
+        "pairs-clear-none",
+        GateFailure.UNDECIDED_PART,
+        "the measured pairs do not show whether {hosts:list 8} are healthy",
+    )
     PAIRS_ABSENT = (
         "pairs-absent",
         GateFailure.MISSING_ROWS,
@@ -356,17 +365,17 @@ class FaultCode(Code):
     SAMPLE_ODD = (
         "sample-odd",
         GateFailure.INCONSISTENT,
-        "rank {member} of its group has a sample that is not a valid time",
+        "rank {member} of the row's group has a sample that is not a valid time",
     )
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row says that sizes {sizes:list} were requested, but its case does not",
+        "the row says that sizes {sizes:list} were requested, but the case in its header does not have these sizes",
     )
     PAYLOAD_ODD = (
         "payload-odd",
         GateFailure.INCONSISTENT,
-        "the row states {payload_bytes} bytes, but {requested_bytes} requested bytes become {expected}",
+        "the row states {payload_bytes} bytes, but a request of {requested_bytes} bytes gives {expected} bytes",
     )
     NUM_NODES_ODD = (
         "num-nodes-odd",
@@ -380,7 +389,11 @@ class FaultCode(Code):
     )
 
     # a row that cannot be used as evidence
-    ROW_IMPORTED = "row-imported", GateFailure.IMPORTED, "one figure from another tool's log does not show its spread"
+    ROW_IMPORTED = (
+        "row-imported",
+        GateFailure.IMPORTED,
+        "the row has only one figure from another tool's log, so the spread of the figure is unknown",
+    )
     ROW_MODELLED = "row-modelled", GateFailure.MODELLED, "nothing was measured"
     ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"
     SOME_WRONG = "some-wrong", GateFailure.WRONG_DATA, "some elements were wrong"
@@ -411,7 +424,7 @@ class FaultCode(Code):
     COPIED_THROUGH_HOST = (
         "copied-through-host",
         GateFailure.THROUGH_HOST,
-        "its two GPUs cannot reach each other: the driver copied through host memory",
+        "the two GPUs of the row cannot reach each other: the driver copied through host memory",
     )
     ROW_CONTRADICTS = (
         "row-contradicts",
@@ -482,17 +495,17 @@ class FaultCode(Code):
     REPORTED_RATIO_ALONE = (
         "reported-ratio-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's {statistic} is a ratio without its two values",
+        "{statistic} from another tool is a ratio, but the two divided values are missing",
     )
     JOB_WITHOUT_REASON = (
         "job-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "planned, but it has neither results nor a reason",
+        "the job was planned, but it has no results, and no reason for this is recorded",
     )
     GROUPS_UNKNOWN = (
         "groups-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "its header does not say which groups of ranks were to be measured",
+        "the header of the job does not say which groups of ranks were to be measured",
     )
     ROW_WITHOUT_REASON = (
         "row-without-reason",
@@ -591,12 +604,12 @@ class FaultCode(Code):
     STOP_REASON_UNKNOWN = (
         "stop-reason-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "no figure can mark this row, because the file does not say why sampling stopped",
+        "plots cannot show whether this row converged, because the file does not say why sampling stopped",
     )
     SIZE_TWICE = (
         "size-twice",
         GateFailure.NOT_PUBLISHABLE,
-        "two points of one size are on one line",
+        "one curve has two points of the same size",
     )
     MOST_NOT_CONVERGED = (
         "most-not-converged",
@@ -615,11 +628,15 @@ class FaultCode(Code):
 class NodeCode(Code):
     """The reasons for a node's verdict other than faults of the run."""
 
-    NO_EVIDENCE = "no-evidence", "no row of this node alone met a demand, and no pairs cleared this node"
+    NO_EVIDENCE = (
+        "no-evidence",
+        "no row of this node alone reached the required value of a rule, and the measured pairs do not show "
+        "that this node is healthy",
+    )
     NO_ROWS_JUDGED = "no-rows-judged", "the gate judged no row of this node"
     NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and no fault names a node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
-    RETESTED = "retested", "retested: its pairs were measured again at {started}"
+    RETESTED = "retested", "retested: the pairs of the node were measured again at {started}"
 
 
 @unique
@@ -653,8 +670,8 @@ class PublicationRule(Code):
 
     RATIOS = (
         "ratios",
-        "every ratio comes with its two values",
-        "no ratio is given without both of its values",
+        "every ratio comes with the two values that it divides",
+        "no ratio is given without the two values that it divides",
     )
     COMPLETENESS = (
         "completeness",
@@ -671,7 +688,7 @@ class PublicationRule(Code):
     AVERAGES = (
         "averages",
         "ratios are not averaged",
-        "no rate, fraction or speedup is averaged outside compat",
+        "linkbench averages no rate, fraction or speedup, except to compare with another tool (`compat`)",
     )
     INTERVALS = (
         "intervals",
@@ -682,12 +699,13 @@ class PublicationRule(Code):
     NO_NORMALITY = (
         "no-normality",
         "no normal distribution is assumed",
-        "intervals are order statistics; no standard deviation replaces an interval",
+        "the limits of an interval are order statistics of the samples; no standard deviation is given "
+        "instead of an interval",
         "there are no samples",
     )
     VERDICTS = (
         "verdicts",
-        "a verdict has launches, test and interval",
+        "each verdict states the number of launches, the test and the interval",
         "a single run gives no verdict; `linkbench compare` gives a verdict from 5 launches of each run",
     )
     TAILS = (
@@ -700,7 +718,7 @@ class PublicationRule(Code):
         "environment",
         "the environment is recorded",
         "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, start and end are recorded",
-        "a log records only a part of its environment; the header has this part",
+        "a log records only a part of the tool's environment; the header has only this part",
     )
     TIMING = (
         "timing",
@@ -728,12 +746,12 @@ class PublicationRule(Code):
     CONSISTENCY = (
         "consistency",
         "no two rows contradict each other",
-        "no row is slower than other rows of the run allow",
+        "no row is so slow that it contradicts a faster row of the run",
         "rows of other tools are not compared",
     )
     QUIET = (
         "quiet",
         "nothing else used the machine",
-        "hardly any figure was measured while other programs, other machines or a CPU limit took CPU time",
+        "almost all figures were measured while no other program, no other machine and no CPU limit took CPU time",
         "the log does not say what else ran",
     )

@@ -6,7 +6,8 @@ from bench.core.codes import Code
 
 _SLOT = "reseat the card and check the BIOS settings of its slot; `dmesg | grep -i pcieport` shows link errors"
 _FABRIC_MANAGER = (
-    "start it: `systemctl start nvidia-fabricmanager`, in the driver's version; the host of a virtual machine runs it"
+    "start the fabric manager: `systemctl start nvidia-fabricmanager` (its version must be the driver's "
+    "version); for a virtual machine, start it on the host"
 )
 _LINKS_DOWN = (
     "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board "
@@ -68,7 +69,7 @@ class HealthCode(Code):
 
 REMEDIES = {
     HealthCode.LINK_BELOW_BOTH_ENDS: _SLOT,
-    HealthCode.NARROW_LINK: f"none, if the machine is built this way, as many machines are; otherwise {_SLOT}",
+    HealthCode.NARROW_LINK: f"nothing to do if the machine is built this way, as many machines are; otherwise {_SLOT}",
     HealthCode.SLOT_BELOW_GPU: "use a faster slot, if the board has one; many servers and clouds have none",
     HealthCode.NVLINK_DOWN: _LINKS_DOWN,
     HealthCode.NVLINK_SLOW: _LINKS_DOWN,
@@ -78,7 +79,7 @@ REMEDIES = {
         "nothing to do if the machine is built this way; otherwise, check the bridge and `nvidia-smi nvlink -s`"
     ),
     HealthCode.FABRIC_NOT_READY: _FABRIC_MANAGER,
-    HealthCode.FABRIC_ALONE: f"none, if CUDA programs work here; else {_FABRIC_MANAGER}",
+    HealthCode.FABRIC_ALONE: f"nothing to do if CUDA programs work here; otherwise {_FABRIC_MANAGER}",
     HealthCode.NO_FABRIC_MANAGER: _FABRIC_MANAGER,
     HealthCode.ADAPTER_ON_OTHER_NODE: (
         "use an adapter of the GPU's own NUMA node (`nics:` of the cluster), or move cards; in a virtual machine ask "
@@ -101,7 +102,7 @@ REMEDIES = {
     HealthCode.BRAKED: "check cooling and power supply",
     HealthCode.THROTTLED: "see the configured limits in `nvidia-smi -q -d CLOCK,POWER`",
     HealthCode.GOVERNOR: "`cpupower frequency-set -g performance`",
-    HealthCode.UNLIKE_GPUS: f"{_SLOWEST}configure them alike, or leave the odd one out",
+    HealthCode.UNLIKE_GPUS: f"{_SLOWEST}give all of them the same configuration, or do not use the one that differs",
     HealthCode.UNLIKE_NODES: f"{_SLOWEST}install the same on all nodes",
     HealthCode.TORCH_WITHOUT_CUDA: "install a build of torch with CUDA",
     HealthCode.LIBRARY_TOO_NEW: "update the driver, or install the build for CUDA {driver}",

@@ -31,8 +31,8 @@ class JobCode(OptionalPartsCode):
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; linkbench ignores the second file"
     RECORDS_JOINED = (
         "records-joined",
-        "records of collectives of {num:n rank} match the traces of these ranks and add bytes, groups or "
-        "peers to {num_collectives:n collective}",
+        "{num:n rank} also have records of collectives (flight recorder or Inspector); these records match "
+        "the traces and add bytes, groups or peers to {num_collectives:n collective}",
     )
     RECORDS_LEFT_OUT = (
         "records-left-out",
@@ -70,18 +70,18 @@ class JobCode(OptionalPartsCode):
     )
     CLOCKS_APART = (
         "clocks-apart",
-        "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from that of rank {reference}; "
-        "linkbench corrects this difference",
+        "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from the clock of rank "
+        "{reference}; linkbench corrects this difference",
     )
     OTHER_RUN = (
         "other-run",
-        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these files "
-        "may be from different runs of the job; if so, do not trust which rank was late",
+        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these "
+        "files may be from different runs of the job; if so, the page may name the wrong rank as late",
     )
     IMPOSSIBLE_ORDER = (
         "impossible-order",
-        "in {num} of {num_all} exchanges one rank ended before another began: these files are from different runs, so "
-        "do not trust which rank was late",
+        "in {num} of {num_all} exchanges one rank ended before another began: these files are from different "
+        "runs, so the page may name the wrong rank as late",
     )
     DRIFT = (
         "drift",
@@ -114,7 +114,7 @@ class RefusedJobCode(OptionalPartsCode):
 
     MISSING_RANKS = (
         "missing-ranks",
-        "{num} of {num_ranks} ranks have no trace: a prediction needs all of them",
+        "{num} of {num_ranks} ranks have no trace: a prediction needs the traces of all ranks",
     )
     NO_COMMON_STEP = "no-common-step", "the ranks recorded no step in common: there is nothing to predict"
     UNEVEN = (
@@ -188,8 +188,8 @@ class CauseCode(OptionalPartsCode):
     )
     SLOW_LINK = (
         "slow_link",
-        "{op} of {num_bytes:bytes} takes {own_s:time}; <{machine} alone needs {usual_s:time}>"
-        "<the other groups need {others_s:time}: the link of ranks {ranks:list 8} is slow>",
+        "{op} of {num_bytes:bytes} takes {own_s:time}; <without other work, it takes {usual_s:time} on "
+        "{machine}><the other groups take {others_s:time}: the link of ranks {ranks:list 8} is slow>",
     )
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
@@ -249,7 +249,8 @@ class EvidenceCode(OptionalPartsCode):
     )
     STORAGE_BETTER = (
         "storage-better",
-        "<other_files?as {files} >with {num_workers:n worker} it gives {headroom:.2g} of the demand",
+        "<other_files?with the format {files} and >with {num_workers:n worker}, the storage gives "
+        "{headroom:.2g} of the demand",
     )
     STORAGE_WITHOUT_DEMAND = (
         "storage-without-demand",
@@ -266,7 +267,8 @@ class EvidenceCode(OptionalPartsCode):
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = (
         "buckets",
-        "{num:n bucket} of {largest:bytes} at most; with eight buckets or more, {least_s:time} stay exposed",
+        "the step has {num:n bucket} of {largest:bytes} at most; with eight buckets or more, only "
+        "{least_s:time} of the exchange would be exposed",
     )
     LONG_STEPS = "long-steps", "the long steps have the numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
@@ -275,7 +277,10 @@ class EvidenceCode(OptionalPartsCode):
         "{num_stages} stages, {num_micro} micro-batches: (p - 1) / (m + p - 1) is {share:percent} of the step, "
         "{least_s:time}",
     )
-    UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
+    UNEVEN_STAGES = (
+        "uneven-stages",
+        "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
+    )
     CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
@@ -289,7 +294,8 @@ class ConfirmCode(Code):
     )
     RANK = (
         "rank",
-        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: a bad host stays late",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the host is the cause, "
+        "the rank on this host is late again",
     )
     NOISE = (
         "noise",
@@ -335,12 +341,13 @@ class AnswerCode(OptionalPartsCode):
     NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "cannot tell: `{what}` would save {gain_s:time} a step in the median, but between {low_s:time} and "
-        "{high_s:time}; record more steps",
+        "cannot tell: the change `{what}` would save {gain_s:time} a step in the median, but the interval of "
+        "this saving is {low_s:time} to {high_s:time}; record more steps",
     )
     WORDS_OF_CAUSES = (
         "words-of-causes",
-        "returns: what a step saves without this cause alone; confidence (0 to 1): the share of steps that save more "
-        "than the limit, less if ranks are missing or only one step is recorded",
+        "returns: the time that a step would save without this cause; confidence (0 to 1): the share of steps "
+        "that would save more than the limit; the confidence is lower if ranks are missing or only one step "
+        "is recorded",
     )
     FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

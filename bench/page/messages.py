@@ -28,6 +28,15 @@ class PageCode(OptionalPartsCode):
     )
     FAR_BELOW = "rung-far-below", "far below {bound}: the cause is the software, the message size or a fault"
     NOT_BELOW = "rung-not-below", "not slower than {below}"
-    LOWER_BOUND = "rung-lower-bound", "{ratio:.2g} of {below}: {bound} allows no more than {share:.2g} of it"
-    SOFTWARE = "rung-software", "{ratio:.2g} of {below}: {bound} allows more, so software takes the difference"
-    BELOW_UNKNOWN = "rung-below-unknown", "{ratio:.2g} of {below}: without a bound the cause is unknown"
+    LOWER_BOUND = (
+        "rung-lower-bound",
+        "{ratio:.2g} of the rate of {below}: {bound} allows at most {share:.2g} of this rate",
+    )
+    SOFTWARE = (
+        "rung-software",
+        "{ratio:.2g} of the rate of {below}: {bound} allows a higher rate, so software is the reason",
+    )
+    BELOW_UNKNOWN = (
+        "rung-below-unknown",
+        "{ratio:.2g} of the rate of {below}: no bound is known, so the cause is unknown",
+    )

@@ -69,7 +69,7 @@ def _machine(each: Candidate) -> Iterator[str]:
     for source in workload.sources:
         yield f"workload: {source}"
     for figure in workload.unverified:
-        yield f"workload, not read in a source: {figure}"
+        yield f"workload, not checked in a source: {figure}"
     for link, source in each.instance.links.sources.items():
         verified = "" if each.instance.links.verified.get(link, True) else " (unverified)"
         yield f"links, {link}: {source}{verified}"

@@ -97,8 +97,8 @@ class Refusal(OptionalPartsCode):
     )
     CONVOLUTIONS_DIVIDED = (
         "convolutions-divided",
-        "the exchange of a convolutional network is known for ddp, zero1 and zero2 without tensor, pipeline, expert or "
-        "context ranks only",
+        "linkbench can predict a convolutional network only for ddp, zero1 and zero2: omit tensor, pipeline, "
+        "expert and context ranks",
     )
     POWERSGD_WITHOUT_SIZES = (
         "powersgd-without-sizes",
@@ -208,19 +208,19 @@ class PredictRemark(OptionalPartsCode):
         "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
         "node>: its time is a range from other machines",
     )
-    UNVERIFIED = "unverified", "unverified (not read in a source): {figures:list}"
+    UNVERIFIED = "unverified", "unverified (not checked in a source): {figures:list}"
     # A price
     PRICE_UNKNOWN = "price-unknown", "no price is known< in {region}>: give one with --price INSTANCE=USD_PER_HOUR"
     PRICE_UNKNOWN_ON = "price-unknown-on", "no price is known for {day}; the first one is from {first}"
     PRICE_UNDATED = "price-undated", "the price has no date"
     PRICE_OLD = "price-old", "the price is from {seen}, more than a year before {day}: check it"
-    PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not read in a source)"
+    PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not checked in a source)"
     PRICE_CHANGE = (
         "price-change",
         "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
-        "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} now "
-        "costs {ratio_now} of one on {other} ({result_now}); at the old price, it would cost {ratio_then} "
-        "({result_then})",
+        "{others:.2f}<hourly_order_changed? (at the old price, the other machine had the lower price per "
+        "hour)>. Cost of a sample on {first} / cost of a sample on {other}: {ratio_now} now ({result_now}), "
+        "{ratio_then} at the old price ({result_then})",
     )
     ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"
     # A run that cannot serve as evidence, or only in part.
@@ -247,23 +247,24 @@ class PageNote(Code):
     # bench predict
     PREDICTED = (
         "predicted",
-        "predicted, not measured: the middle and, in brackets, a 90 % interval; below 1 MiB the interval contained "
+        "All figures are predicted. Brackets contain 90 % intervals. Below 1 MiB, the intervals contained "
         "{covered_small:.0%} of the published rows",
     )
     COLUMNS = (
         "columns",
-        "no middle (-): these links were never measured, or the measurements differ too much; links: the time that the "
-        "links alone need",
+        "-: only an interval is predicted, because these links were never measured or the measurements differ "
+        "too much; links: the time that the links alone need",
     )
     CLUSTER_LINKS = (
         "cluster-links",
-        "{machine}: {classes:list}; * marks the fastest algorithm; sizes are S of docs/metrics.md, in binary units",
+        "{machine}: {classes:list}; * marks the fastest algorithm; docs/metrics.md defines the size of each "
+        "collective (S); units are binary",
     )
     RESTS_ON = "rests-on", "based on: {source}"
     MORE_SOURCES = "more-sources", "based on {num} more sources (--format json)"
     ROWS_UNVERIFIED = (
         "rows-unverified",
-        "unverified: a figure of these links or of their evidence was not read in a source",
+        "unverified: a figure of these links, or of the measurements used, was not checked in a source",
     )
     LEFT_OUT = "left-out", "left out: {text}"
     # bench instances
@@ -272,7 +273,7 @@ class PageNote(Code):
         "prices",
         "prices: US dollars per hour of one node, on demand, at their date (--format json lists earlier prices)",
     )
-    PRICES_UNVERIFIED = "prices-unverified", "price not read in a source: {instances:list}"
+    PRICES_UNVERIFIED = "prices-unverified", "price not checked in a source: {instances:list}"
     PRICES_OLD = "prices-old", "price older than a year: {instances:list}"
     PRICES_UNDATED = "prices-undated", "price without a date: {instances:list}"
     PRICES_MISSING = (
@@ -281,13 +282,15 @@ class PageNote(Code):
     )
     LINKS_UNVERIFIED = (
         "links-unverified",
-        "? marks {num} of {num_all} types with a link figure that was not read in a source (--format json names it)",
+        "? marks {num} of {num_all} types: a link figure of the type was not checked in a source (--format "
+        "json names the figure)",
     )
     # bench validate
     VALIDATED = (
         "validated",
-        "allreduces of 64 MiB and above on {num_systems} systems: predicted with a median error of {error:percent}; "
-        "{covered:percent} are inside their interval of 90 %; {num_met} of {num_targets} targets are met",
+        "allreduces of 64 MiB and above on {num_systems} systems: the median error is {error:percent}, and on "
+        "average {covered:percent} of a system's rows are inside their 90 % intervals; the predictions reach "
+        "{num_met} of {num_targets} targets",
     )
     HELD_OUT = (
         "held-out",
@@ -295,36 +298,44 @@ class PageNote(Code):
     )
     MEDIAN_ERROR = (
         "median-error",
-        "error: median over systems of each system's median error; worst: median error of the worst system",
+        "error: each system has a median error, and the column shows the median over systems; worst: the "
+        "median error of the worst system",
     )
     BASELINE = "baseline", "baseline: the error with one efficiency for all machines of a level (peer, host, network)"
-    BETTER = "better", "better: systems with a smaller error than the baseline, of all systems with a baseline"
+    BETTER = (
+        "better",
+        "better: number of systems with a smaller error than the baseline / number of systems with a baseline",
+    )
     COVERED = (
         "covered",
-        "covered: share of rows inside their 90 % interval, mean over systems; in brackets the 90 % interval of this "
-        "mean (Wilson)",
+        "covered: the share of a system's rows inside their 90 % intervals, as a mean over systems; brackets "
+        "contain the 90 % interval of this mean (Wilson)",
     )
     POINTS = (
         "points",
-        "points: rows with a middle; the other rows count with a middle that predictions do not show",
+        "points: the number of rows for which `predict` shows a central estimate; for all other rows, the "
+        "errors use an estimate that `predict` does not show",
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
-        "error: median over runs of |predicted / measured - 1|; each run is predicted without the runs of its class; "
-        "a family is a source, an architecture and a kind of model",
+        "error: the median over runs of |predicted / measured - 1|; the prediction of a run does not use the "
+        "other runs of its class; runs of one family have the same source, architecture and kind of model",
     )
     TRAINING_RULES = (
         "training-rules",
-        "half sheet: error if every GPU reached half of its data sheet's rate; by GPU: error if every GPU reached the "
-        "median share of its architecture and element type in other sources",
+        "half sheet: the error of the rule that every GPU reaches half of its data sheet's rate; by GPU: the "
+        "error of the rule that every GPU reaches the median rate (in % of the data sheet) of other sources "
+        "with its architecture and element type",
     )
     TRAINING_INTERVAL = (
         "training-interval",
-        "covered: runs inside their 90 % interval; high/low: median ratio of its ends",
+        "covered: the share of runs inside their 90 % intervals; high/low: the upper limit of an interval / "
+        "its lower limit, as a median",
     )
     TRAINING_REFUSED = (
         "training-refused",
-        "refused: published runs that select would refuse, because the lower bound of their memory exceeds the GPU's",
+        "refused: the number of published runs that `select` would refuse, because even its lower bound for "
+        "their memory exceeds the memory of the GPU",
     )
     TRAINING_MEMORY = (
         "training-memory",
@@ -339,11 +350,14 @@ class TargetResult(OptionalPartsCode):
     """Whether the predictions of a class of links meet their target."""
 
     NO_TARGET = "no-target", "no target"
-    NO_POINT = "no-point", "{most:.0%} or less: not met, because only ranges are predicted"
+    NO_POINT = (
+        "no-point",
+        "{most:.0%} or less: not met, because the predictions have only intervals and no central estimates",
+    )
     ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
     BASELINE_TARGET = (
         "baseline-target",
-        "better than the baseline: <met?met><!met?MISSED>, as {num_better} of {num_compared} systems",
+        "better than the baseline: <met?met><!met?MISSED>, {num_better} of {num_compared} systems are better",
     )
 
 
@@ -353,22 +367,24 @@ class Answer(OptionalPartsCode):
 
     SURE = (
         "sure",
-        "{best} is <cost?cheaper><!cost?faster><several? than each of the other {num_others}>, sure: a "
-        "<tokens?token><!tokens?sample> <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
-        "<several?, the next><; {other} would be surely cheaper below {below_usd:.3g} $/h (now {now_usd:.2f})>"
-        "<limited?; {best} meets the limits in {within:percent} of the draws>",
+        "{best} is certainly <cost?cheaper><!cost?faster><several? than each of the other {num_others}>: a "
+        "<tokens?token><!tokens?sample> <cost?costs><!cost?takes> {low:percent} to {high:percent} of the "
+        "<cost?cost><!cost?time> on {other}<several?, the next machine><; {other} would certainly be cheaper "
+        "below {below_usd:.3g} $/h (now {now_usd:.2f})><limited?; {best} meets the limits in {within:percent} "
+        "of the draws>",
     )
     CANNOT_TELL = (
         "cannot-tell",
-        "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a <tokens?token>"
-        "<!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
-        "<, because {doubt} is not known well ({share:percent} of the uncertainty)><; {faster} is faster, sure>"
-        "<limited?; {best} meets the limits in {within:percent} of the draws>",
+        "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a "
+        "<tokens?token><!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} "
+        "of the <cost?cost><!cost?time> on {other}<, because {doubt} is not known well ({share:percent} of "
+        "the uncertainty)><; {faster} is certainly faster><limited?; {best} meets the limits in "
+        "{within:percent} of the draws>",
     )
     BETTER_BUT_OUTSIDE = (
         "better-but-outside",
         "{best} comes first because it meets the limits in {within:percent} of the draws; {others:list 3} "
-        "<cost?costs><!cost?takes> less for each <tokens?token><!tokens?sample>, but exceeds them",
+        "<cost?costs><!cost?takes> less for each <tokens?token><!tokens?sample>, but exceeds the limits",
     )
     ONLY_ONE = (
         "only-one",
@@ -390,13 +406,14 @@ class DecisionNote(OptionalPartsCode):
     RUN_UNKNOWN = "run-unknown", "run: its length is unknown; give --samples, --tokens or --epochs"
     LIMITS = (
         "limits",
-        "limits: <at most {budget_usd:.6g} $><both?, ><at most {deadline_s:time}>; within: share of the draws that "
-        "meet them",
+        "limits: <at most {budget_usd:.6g} $><both?, ><at most {deadline_s:time}>; within: the share of "
+        "random draws in which the run keeps the limits",
     )
     BREAK_EVEN = (
         "break-even",
-        "break-even: below this $/h (all nodes) the machine is surely cheaper than the first machine, above it surely "
-        "dearer; the first machine is compared with the second",
+        "break-even: two prices of all nodes in $/h; below the lower price, the machine is certainly cheaper "
+        "than the first machine; above the higher price, it is certainly more expensive; for the first "
+        "machine, the comparison is with the second machine",
     )
     OPEN = "open", "open: it is uncertain whether this machine or the first machine is <cost?cheaper><!cost?faster>"
     MESH = (
@@ -411,8 +428,8 @@ class DecisionNote(OptionalPartsCode):
     NO_NEAREST = "no-nearest", "{machine}: no run on the same number of these GPUs is published"
     NARROW = (
         "narrow",
-        "{machine}: the interval's ends differ by a factor of {factor:.3g}; the factor would be about "
-        "{factor_after:.3g} if {description} were known: {command}",
+        "{machine}: the upper limit of the interval is {factor:.3g} times the lower limit; this factor would "
+        "be about {factor_after:.3g} if you measured {description}: {command}",
     )
     MEASURED = (
         "measured",
@@ -422,8 +439,8 @@ class DecisionNote(OptionalPartsCode):
     MEASURED_NOTHING = "measured-nothing", "{machine}: your runs changed nothing"
     GOODPUT = (
         "goodput",
-        "with failures, and a checkpoint every {every_s:time}<young? (Young's interval)>, a run on {num_nodes:n node} "
-        "takes {stretch:.4g} times its work",
+        "with failures, and a checkpoint every {every_s:time}<young? (Young's interval)>, a run on "
+        "{num_nodes:n node} takes {stretch:.4g} times as long as without failures and checkpoints",
     )
     GOODPUT_SOURCE = "goodput-source", "failures of a node: {source}"
     ENERGY = "energy", "$ include energy at {usd_per_kwh:.4g} $/kWh where the machine's watts are given"

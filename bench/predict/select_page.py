@@ -348,7 +348,7 @@ def _meaning(selection: Selection) -> str:
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
     first = f"{100 * CONFIDENCE:.0f} % intervals; letters name the evidence: {meaning}"
     if not all(each.verified for each in selection.candidates):
-        first += "; ? marks machines with a figure that was not read in a source"
+        first += "; ? marks machines with a figure that was not checked in a source"
     return first
 
 

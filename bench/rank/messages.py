@@ -39,8 +39,14 @@ class RankSkip(Code):
         "strategy-ignores",
         "strategy {strategy} has no option {option}; the strategies with this option are {strategies:list}",
     )
-    MODEL_STEP = "model-step", "a training step is measured, not modelled: run it on ranks"
-    MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
+    MODEL_STEP = (
+        "model-step",
+        "the model cannot simulate a training step: omit `--model` or `--transport model` to measure on real ranks",
+    )
+    MODEL_REPLAY = (
+        "model-replay",
+        "the model cannot replay a job: omit `--model` or `--transport model` to measure on real ranks",
+    )
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
 
@@ -194,7 +200,8 @@ class RankRefusal(Code):
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",
-        "with {num_ranks:n rank}, no exchange of this job of {recorded:n rank} has two members: start more ranks",
+        "a replay on {num_ranks:n rank} would contain no exchange of this job of {recorded:n rank}, because "
+        "no exchange has two of the replayed ranks: start more ranks",
     )
     REPLAY_MEMORY = (
         "replay-memory",

@@ -31,9 +31,9 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
     Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
     Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),
-    Flag.REPORTED:       ("m", "reported by another tool, by its own statistic"),
+    Flag.REPORTED:       ("m", "reported by another tool, with the tool's own statistic"),
     Flag.OUTLIERS:       ("", "outliers: samples beyond 10 scaled MAD of the median (kept)"),
-    Flag.SYNC_LIMITED:   ("", "start skew: ranks start apart by more than 5 % of the time"),
+    Flag.SYNC_LIMITED:   ("", "start skew: the first and the last rank start more than 5 % of the measured time apart"),
     Flag.SOFTWARE_BOUND: ("", "call overhead: the time is less than 3 times the cost of the call itself"),
     Flag.LAUNCH_BOUND:   ("", "launch-bound: the host spent more than 90 % of the time issuing calls"),
     Flag.SHORT_BATCH:    ("", "short batch: a sample has too few calls, so the pipelined time includes their start"),
@@ -51,7 +51,8 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.THROTTLED:      ("t", "throttled: a GPU or the CPUs slowed down while the row was timed"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", (
-        "the clocks inside the step and its twins give different costs: neither result is reliable"
+        "the clocks inside the step and the steps without this part give different costs of the part: neither "
+"result is reliable"
     )),
     Flag.LOGGER_DISAGREES: ("l", (
         "DistributedDataParallel's own logger gives different times of the passes: neither result is reliable"
@@ -124,7 +125,8 @@ class NoteCode(Code):
     )
     STRAGGLERS = (
         "stragglers",
-        "slowest rank of an isolated call: {shares}; rotation {rotation} (1: always the same rank)",
+        "how often each rank is the slowest in an isolated call: {shares}; rotation {rotation} (1: the same "
+        "rank is always the slowest)",
     )
     SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest in most samples of a row, in {num} of {judged} rows"
     NO_SLOW_RANK = (
@@ -214,10 +216,10 @@ class HeadlineCode(OptionalPartsCode):
     )
     MODELLED = (
         "modelled",
-        "none of the {num} figures is measured; ideal: the links alone<num_expected?; expected: of a real machine, "
-        "90 % interval>< ({num_without:n figure} without)>",
+        "none of the {num} figures is measured; ideal: the links alone<num_expected?; expected: the "
+        "prediction for a real machine, with its 90 % interval>< (not for {num_without:n figure})>",
     )
-    IMPORTED = "imported", "{num} figures as another tool printed them, without samples or intervals"
+    IMPORTED = "imported", "all {num} figures come from another tool's output, which has no samples or intervals"
     NEXT_WRONG = "next-wrong", "next: linkbench report {run} --notes  (which rank received wrong data)"
     NEXT_IMPORTED = "next-imported", "next: linkbench explain {run}  (is this normal, and what may be wrong?)"
     NEXT_FAILED = "next-failed", "next: linkbench run --resume {run}  (measure what failed)"
@@ -248,8 +250,8 @@ class ConflictCode(Code):
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: "
-        "operations back to back can be done one after the other",
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: back-to-back "
+        "operations can run one after the other, so each of them takes at most as long as a single operation",
     )
     ONE_WAY_SLOWER = (
         "one-way-slower-than-two-way",

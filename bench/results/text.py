@@ -19,14 +19,22 @@ _MODES = {
     "isolated": "isolated: one operation at a time, each after a synchronisation",
     "pipelined": "pipelined: operations back to back, one completion",
 }
-STATISTICS = "times: of the slowest rank; median, its 95 % interval within this launch, nearest-rank p95"
+STATISTICS = (
+    "times: a sample is the time of the slowest rank; the columns are the median, its 95 % interval within this "
+    "launch, and the nearest-rank p95"
+)
 IMPORTED = "imported: figures as the tool printed them, a mean of one launch; no samples, no interval, no verdict"
 IDEAL = "ideal: the links alone, at full rate and without software"
 EXPECTED = "expected: what `linkbench predict` expects of a real machine, in brackets its 90 % interval"
-WIRE = "wire: bytes per second through one node's NICs, per direction, if no switch reduces on the way"
+WIRE = "wire: bytes per second and direction through the NICs of one node, if no switch in the network reduces data"
 _LIKE = {
-    "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
-    "osu": "as OSU: avg, min and max over ranks of each rank's mean; one hot buffer",
+    "nccl-tests": (
+        "as nccl-tests: the time is the mean over all calls and over ranks (-a 1); all calls use one hot buffer"
+    ),
+    "osu": (
+        "as OSU: each rank has a mean time; the columns are the average, minimum and maximum of these means; "
+        "all calls use one hot buffer"
+    ),
 }
 
 

@@ -54,8 +54,8 @@ class TuneAnswer(OptionalPartsCode):
     )
     EQUIVALENT = (
         "equivalent",
-        "no difference that matters: {best}, the best other setting, is at most {most:percent} faster than {baseline} "
-        "({num_pairs:n pair} of launches)",
+        "no difference that matters: the best other setting, {best}, is at most {most:percent} faster than "
+        "{baseline} ({num_pairs:n pair} of launches)",
     )
     UNDECIDED = (
         "undecided",

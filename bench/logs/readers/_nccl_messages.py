@@ -41,7 +41,7 @@ class NcclCode(Code):
     RESULT_UNREADABLE = "result-unreadable", "a result of the JSON document cannot be read"
 
     # Doubts and conclusions
-    OTHER_KIND = "other-kind", "its size / count, operation or root differs from the other rows"
+    OTHER_KIND = "other-kind", "the size / count, the operation or the root of this row differs from the other rows"
     ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or other rows: {reason}"
     AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is not a number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
@@ -49,7 +49,7 @@ class NcclCode(Code):
     GROUPS = "groups", "{num} groups of ranks run at the same time; the rows belong to the first group"
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
-    PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and its rows fit several tests"
+    PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and the rows fit several tests"
     RANKS_DISAGREE = "ranks-disagree", "the log lists {listed} ranks, but its rows are from {by_rows} ranks"
     RANKS_UNKNOWN = (
         "ranks-unknown",
