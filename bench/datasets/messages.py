@@ -18,7 +18,7 @@ class DatasetSkip(Code):
     )
     NO_AHEAD = (
         "no-ahead",
-        "the kernel cannot read ahead in {files}, with O_DIRECT or in a bucket: omit --ahead",
+        "the kernel does not read ahead for {files}, for O_DIRECT or for buckets: omit --ahead",
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "the client of a bucket has no cache: use --cache cold"

@@ -56,7 +56,7 @@ _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 
 _BY_CHANCE = 0.01
 _OPEN = "open"  # in the column `for sure`: the two machines cannot be told apart
 _FEW = 4  # with more machines, some lines are merged, and some are only in JSON
-_VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
+_VERBS = {"cost": ("costs", "times as much as", "cheaper"), "time": ("takes", "times as long as", "faster")}
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ def _verdicts(selection: Selection, unit: str) -> list[str]:
     if len(selection.candidates) <= _FEW:
         return [sentence(each, unit) for each in selection.verdicts]
     asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
-    best, better = selection.candidates[0].name, _VERBS[asked[0].by][1]
+    best, better = selection.candidates[0].name, _VERBS[asked[0].by][2]
     beaten = [each.other.name for each in asked if each.decided and each.ratio.high < 1]
     others = [each for each in asked if each.other.name not in beaten]
     lines = [f"{best} is {better} than each of {', '.join(beaten)}"] if beaten else []
@@ -427,9 +427,9 @@ def sentence(verdict: PairDecision, unit: str = "sample") -> str:
     The sentence has the ratio of the two machines and names the better machine. If the verdict is open, the sentence
     says UNDECIDED and names the measurement that would decide.
     """
-    verb, better = _VERBS[verdict.by]
+    verb, times_as, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
-    ratio = f"a {unit} on {first} {verb} {verdict.ratio.text()} of one on {other}: "
+    ratio = f"a {unit} on {first} {verb} {verdict.ratio.text()} {times_as} on {other}: "
     doubt = verdict.doubt
     if doubt is None:
         winner = first if verdict.ratio.high < 1 else other

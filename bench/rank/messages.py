@@ -29,7 +29,7 @@ class RankSkip(Code):
         "no-overlap",
         "{transport} cannot compute while it communicates: use --transport nccl or gloo",
     )
-    OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: omit --graph"
+    OVERLAP_GRAPH = "overlap-graph", "the pattern overlap cannot replay CUDA graphs: omit --graph"
     OVERLAP_AGGRESSOR = (
         "overlap-aggressor",
         "overlap already disturbs the collective with matrix products: omit --aggressor",
@@ -117,7 +117,7 @@ class RankRefusal(Code):
     )
     COPIES_ONLY = (
         "copies-only",
-        "{transport} only copies, but {pattern} sends messages or multiplies matrices: use {others}",
+        "{transport} can only copy, but {pattern} needs messages or matrix products: use {others}",
     )
     NO_GPU = (
         "no-gpu",
