@@ -373,7 +373,7 @@ class OthersCode(OptionalPartsCode):
         "not compared: the published results are results of NCCL between GPUs, and this is another library",
     )
     NOT_COLLECTED = "not-collected", "published results of this tool are not collected here"
-    NONE_KNOWN = "none-known", "no published result of this pattern is known for this number of ranks and nodes and these links"
+    NONE_KNOWN = "none-known", "no published result of this pattern has this number of ranks and nodes and these links"
     RESULT = (
         "result",
         "<elsewhere?as many ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}"

@@ -236,8 +236,8 @@ class RankRemark(Code):
     )
     REPLAY_MAPPED = (
         "replay-mapped",
-        "the job had {recorded:n rank}: its ranks {ranks:list 8} are replayed, and {num:n exchange} with fewer than "
-        "two of these ranks are left out",
+        "the job had {recorded:n rank}: linkbench replays its ranks {ranks:list 8}, and leaves out {num:n exchange} in "
+        "which fewer than two of these ranks took part",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded} ranks"
     ONE_RANK = (
