@@ -106,6 +106,7 @@ class Summary:
     expected_busbw_low_bytes_per_s: float | None = None
     expected_busbw_high_bytes_per_s: float | None = None
     expected_basis: str | None = None  # the type of evidence for the expectation: published
+    floor_kind: str | None = None  # how strict the floor is (FloorKind)
     not_expected: str | None = None  # why a modelled row has no expectation (NoExpectationCode)
 
 
