@@ -30,20 +30,11 @@ from bench.results import (
     step_scaling,
     steps,
 )
-from bench.results.document import (
-    DOCUMENT_SCHEMA,
-    Checkpointed,
-    Conflict,
-    Document,
-    Fed,
-    Interference,
-    Overlapped,
-    Replayed,
-    Summary,
-    TrainedStep,
-)
+from bench.results.compared_rows import Interference, Overlapped, Replayed
+from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Summary
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
+from bench.results.training_rows import Checkpointed, Fed, TrainedStep
 
 # If a median exceeds a hard bound by more than its uncertainty, the bound, the clock or the data are wrong.
 BOUND_TOLERANCE = 0.02
