@@ -6,18 +6,8 @@ Only the named command is imported, so `--help` and `list` are fast.
 
 from __future__ import annotations
 
-import errno
-import gc
-import os
-import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from types import FrameType
-from typing import NoReturn
 
-from bench.commands import _parser
-from bench.core import plugins, printable
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_DONE,
@@ -28,6 +18,24 @@ from bench.core.errors import (
     BenchError,
     Interrupted,
 )
+
+_INTERRUPTED = "interrupted"
+
+try:
+    import errno
+    import gc
+    import os
+    import signal
+    import traceback
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+    from bench.commands import _parser
+    from bench.core import plugins, printable
+except KeyboardInterrupt:  # main() handles Ctrl-C, but does not run yet
+    print(f"bench: error: {_INTERRUPTED}", file=sys.stderr)
+    sys.exit(EXIT_INTERRUPTED)
 
 # Commands keep the rows that they read. With Python's default threshold of 700 new objects, the garbage collector scans
 # all rows again and again, which takes a fifth of the CPU time of a report of 30,000 rows. A command that creates
@@ -101,7 +109,7 @@ def _error_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, BenchError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return EXIT_INTERRUPTED, "interrupted"
+        return EXIT_INTERRUPTED, _INTERRUPTED
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return EXIT_USAGE, f"the output cannot be written ({error.strerror}): free some space"
     if isinstance(error, OSError):

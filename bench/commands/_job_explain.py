@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.job.network import Network
     from bench.job.page import JobReport
     from bench.job.storage import FeedEvidence
-    from bench.results.document import Fed
+    from bench.results.training_rows import Fed
 
 _RESULTS = Path("results")
 EXAMPLES = (

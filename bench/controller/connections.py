@@ -16,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from pathlib import Path
 from bench.controller import keeper
 from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
+from bench.core.errors import EXIT_TERMINATED
 from bench.store import lease
 
 NAME, _OF_MPIRUN = "connections.jsonl", "mpirun-connections"
@@ -39,24 +42,32 @@ Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 
 
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0."""
-    running = [Connection(host, node, words, env, start) for node, host in enumerate(names)]
-    code, deadline = 0, float("inf")
-    while running and time.monotonic() < deadline:
-        for connection in list(running):
-            ended = connection.poll()
-            if ended is None:
-                continue
-            running.remove(connection)
-            if ended and not code:
-                code = _of_shell(ended)
-                deadline = time.monotonic() + _OTHERS_GRACE_S
-                for other in running:
-                    other.others_failed = True
-        time.sleep(_POLL_S)
-    for connection in running:
-        connection.close()
-    return code
+    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0.
+
+    A TERM closes all connections.
+    """
+    terminated = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    try:
+        running = [Connection(host, node, words, env, start) for node, host in enumerate(names)]
+        code, deadline = 0, float("inf")
+        while running and time.monotonic() < deadline and not terminated.is_set():
+            for connection in list(running):
+                ended = connection.poll()
+                if ended is None:
+                    continue
+                running.remove(connection)
+                if ended and not code:
+                    code = _of_shell(ended)
+                    deadline = time.monotonic() + _OTHERS_GRACE_S
+                    for other in running:
+                        other.others_failed = True
+            time.sleep(_POLL_S)
+        for connection in running:
+            connection.close()
+        return EXIT_TERMINATED if terminated.is_set() else code
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Connection:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.controller import connections, links, root_cause, watch
+from bench.controller import connections, ends_with_parent, links, root_cause, watch
 from bench.controller.jobs import Job
 from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
@@ -281,6 +281,8 @@ def _start(
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
     command = _under_lease(words, job, share_hosts) if job.tool else [*words, *reports]
     # Set-up lines may contain secrets, so they are not arguments of the command: all users can read a command line.
+    # If this process and the guard are both killed, the kernel ends the launcher.
+    tied = [sys.executable, "-I", "-S", str(Path(ends_with_parent.__file__).resolve()), str(os.getpid())]
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
@@ -293,7 +295,7 @@ def _start(
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
-            [*shell, *command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+            [*tied, *shell, *command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
         )
     except OSError as error:
         raise RefusedError.of(

@@ -17,7 +17,6 @@ necessary because a login on another host does not set the job's variables.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -29,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from bench.controller import connections
+from bench.controller.ends_with_parent import end_with
 from bench.core.launcher import SSH
 from bench.core.secret_values import resolved
 
@@ -36,7 +36,6 @@ MARK = "bench-reached"
 MOST_AT_ONCE = 64
 NO_INPUT = 97  # exit code on the host if the agent passed no standard input
 _LAST_LINE = "# bench: end of the variables"
-_PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     starts this process, and BENCH_SHELL has the shell's process id. The agent ends when the shell ends.
     """
     if "BENCH_SHELL" in env:
-        _end_with(int(env["BENCH_SHELL"]))
+        end_with(int(env["BENCH_SHELL"]))
     while words and words[0].startswith("-"):
         words = words[1:]
     if len(words) < 2:
@@ -194,18 +193,6 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     for number in (signal.SIGINT, signal.SIGQUIT):  # a shell starts a process in the background with these ignored
         signal.signal(number, signal.SIG_DFL)
     os.execvp(agent[0], [*agent, shlex.join(asked.words)])
-
-
-def _end_with(parent: int) -> None:
-    """Make the kernel send TERM to this process when the process's parent ends, even after an `exec`.
-
-    This setting works only on Linux.
-    """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended already
-        sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

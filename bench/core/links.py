@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code
@@ -169,6 +170,22 @@ class Limit(Code):
     PCIE_SWITCH_IN_USE = "pcie-switch-in-use", "PCIe switch as used"
     NVLINK_IN_USE = "nvlink-in-use", "NVLink as used"
     UPLINK_IN_USE = "uplink-in-use", "leaf switch's uplinks as used"
+
+
+class FloorKind(StrEnum):
+    """How strict a floor is: the latencies of the links, or a measured message, which an operation may not need."""
+
+    LINKS = "links"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The shortest possible time of an isolated operation. `name`: its derivation, a text for people."""
+
+    seconds: float
+    name: str
+    kind: FloorKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,7 +288,7 @@ class _Concentration:
             before = self._chance.copy()
             for index in range(len(hosts)):
                 self._chance[index] = given.get(index) or self._confidence(index)
-            if np.abs(self._chance - before).max() < _SETTLED:
+            if np.abs(self._chance - before).max(initial=0.0) < _SETTLED:  # a fleet may have no hosts
                 break
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 

@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.figures import _style
 from bench.results import feed_words
-from bench.results.document import Document, Fed
+from bench.results.document import Document
+from bench.results.training_rows import Fed
 
 _ROW_IN, _PANEL_IN = 0.24, 0.45
 _SERIES = "rate of reading"

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bench.core.links import FloorKind
 from bench.core.units import format_duration
 from bench.figures import _expected, _origin, _style
 from bench.results import curves
@@ -102,13 +103,12 @@ def _remarks(points: list[CurvePoint]) -> list[str]:
 
 def _floor_handle(rows: list[Summary]) -> list[Line2D]:
     """Return the legend entry of the floors, if there are any."""
-    names = {row.floor_name for row in rows if row.floor_s}
-    if not names:
+    kinds = {row.floor_kind for row in rows if row.floor_s}
+    if not kinds:
         return []
-    pings = any(map(curves.is_reference_floor, names))
     label = (
         "in the curve's colour: ping-pong time x fewest steps (reference, not a limit)"
-        if pings
+        if FloorKind.REFERENCE in kinds
         else "in the curve's colour: floor of the links' latencies"
     )
     return [Line2D([], [], color=_style.GREY, linestyle=":", label=label)]

@@ -16,8 +16,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bench.core.record import known
 from bench.figures import _origin, _style
 from bench.results import curves
+from bench.results.compared_rows import Scaling
 from bench.results.curves import CurvePoint
-from bench.results.document import Document, Scaling, Summary
+from bench.results.document import Document, Summary
 
 _Series = dict[str, list[CurvePoint]]  # label -> one point for each number of ranks, increasing
 

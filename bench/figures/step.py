@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from bench.core.step_trace import StepPart
 from bench.figures import _step_bars, _style
-from bench.results.document import Document, TrainedStep
+from bench.results.document import Document
+from bench.results.training_rows import TrainedStep
 
 _MOST_STEPS = 12
 _MOST_RANKS = 8  # ranks of a step in a panel; if there are more, those that wait most and least

@@ -15,7 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bench.figures import _style
 from bench.predict import validate_step
 from bench.results import text
-from bench.results.document import Document, StepScaling
+from bench.results.document import Document
+from bench.results.training_rows import StepScaling
 
 
 def applies(document: Document) -> bool:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import inf, log
 from typing import Any
 
-from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
+from bench.core.links import NVLINK_PEERS, Bound, Floor, FloorKind, Limit, NodeLinks
 from bench.core.record import Flag, Header, Record
 from bench.core.units import format_bytes, format_rate
 from bench.hardware import _live_copies, link_traffic
@@ -175,7 +175,7 @@ def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = T
     return _live_copies.host_link_of_each(header, record, through_host)
 
 
-def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
+def floor_of(header: Header, record: Record) -> Floor | None:
     """Return the shortest possible time of an isolated operation, and its derivation from latencies; None if unknown.
 
     Pipelined operations overlap, so their latency is not a lower bound.
@@ -189,7 +189,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     steps = record.min_steps
     message_s = header.calibration.get("message_s")
     if message_s is not None:
-        return steps * float(message_s), _times("ping-pong", steps)
+        return Floor(steps * float(message_s), _times("ping-pong", steps), FloorKind.REFERENCE)
     links = _live_copies.header_links(header)
     if links is None:
         return None
@@ -200,7 +200,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     if not known:
         return None
     latency, name = min(known)
-    return steps * latency, _times(f"{name} latency", steps)
+    return Floor(steps * latency, _times(f"{name} latency", steps), FloorKind.LINKS)
 
 
 def _latencies(traffic: RecordTraffic) -> Iterator[tuple[float | None, str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from bench.core.codes import Coded
 from bench.job.messages import CauseCode, EvidenceCode
 from bench.job.model import Cause, Explained
-from bench.results.document import Fed
+from bench.results.training_rows import Fed
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import numpy as np
 
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
+from bench.core.links import FloorKind
 from bench.core.printable import json_text
 from bench.page.content import JobVerdict, PageContent
 from bench.page.messages import PageCode
@@ -39,6 +40,7 @@ _MOST_BYTES = 1 << 30  # limit for the JSON in a page, so that a damaged or host
 _MOST_PLAIN = 1 << 18  # bytes of JSON that stay readable in the page; larger JSON is compressed
 _BEGIN, _END = '<script type="application/json" id="data"', "</script>"
 _STEP = math.log(1.001)
+_OLD_REFERENCE = "ping-pong"  # so began the name of each measured floor before pages had its kind
 # Fields that are not stored for a job with many rows, and the values that these rows get instead.
 _LEFT_OUT: dict[str, Any] = {
     **dict.fromkeys(("num_effective", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s", "last_arriver_s")),
@@ -147,8 +149,16 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
     names = list(columns)
     found = []
     for values in zip(*columns.values(), strict=True) if columns else [()] * num:
-        found.append(Summary(**same, **dict(zip(names, values, strict=True))))
+        found.append(_with_floor_kind(Summary(**same, **dict(zip(names, values, strict=True)))))
     return found
+
+
+def _with_floor_kind(row: Summary) -> Summary:
+    """Return the row with the kind of its floor. Older pages have only the floor's name."""
+    if row.floor_s is None or row.floor_kind is not None:
+        return row
+    measured = str(row.floor_name).startswith(_OLD_REFERENCE)
+    return replace(row, floor_kind=FloorKind.REFERENCE if measured else FloorKind.LINKS)
 
 
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from bench.page import blocks, dots
 from bench.page.markup import Markup, element
 from bench.results import derived_tables, feed_words, looks
-from bench.results.document import Document, Fed
+from bench.results.document import Document
+from bench.results.training_rows import Fed
 
 _SHAPES = {  # of the rates that are marked beside the rate of a row: key of dots.SHAPES and word of the explanation
     "disk_bytes_per_s": ("line", "upright line"),

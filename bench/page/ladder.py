@@ -18,8 +18,9 @@ from bench.page import blocks, dots
 from bench.page.markup import Markup, element
 from bench.page.messages import PageCode
 from bench.results import curves, looks, text
-from bench.results.document import Document, Summary, TrainedStep
+from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
+from bench.results.training_rows import TrainedStep
 
 _RUNGS = ("copy", "kernel", "peer", "collective", "step")
 _COPIES = ("local_copy", "gpu_baseline", "host_device")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.core.links import FloorKind
 from bench.core.units import format_duration, format_size
 from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
@@ -147,14 +148,16 @@ def _bounds(name: str, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list
     rows = [point.first for line in lines.values() for point in line]
     ends = {row.payload_bytes for row in rows}
     with_floor = [row for row in rows if row.floor_s]
-    floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
+    floors = curves.by(
+        with_floor, lambda row: (row.transport, row.floor_name, row.floor_kind, row.num_ranks, row.num_nodes)
+    )
     found = []
-    for (transport, floor, ranks, nodes), of_floor in floors.items():
+    for (transport, floor, kind, ranks, nodes), of_floor in floors.items():
         points = sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor})
         words = f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
         found.append(
             plot.PlotLine(
-                words + _NO_LIMIT * curves.is_reference_floor(floor),
+                words + _NO_LIMIT * (kind == FloorKind.REFERENCE),
                 points,
                 hard=False,
                 colour=looks.of_transport(transport)[0],

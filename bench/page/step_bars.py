@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from bench.core.step_trace import StepPart
 from bench.job.page import COLOURS, TITLES
 from bench.page.markup import Markup, element, joined
-from bench.results.document import Document, TrainedStep
+from bench.results.document import Document
+from bench.results.training_rows import TrainedStep
 
 _BAR_WIDTH = 1000  # units of a bar; the page stretches the bar, but not the text beside it
 _LEAST_SHARE = 0.001  # of the longest bar; the legend does not name a part that is narrower in all bars

@@ -19,8 +19,9 @@ from bench.core.codes import Code, Coded
 from bench.core.record import known
 from bench.core.training_step import TimedLayers
 from bench.predict.tensors import WeightTensor, filled_buckets
-from bench.results.document import Document, TrainedStep
+from bench.results.document import Document
 from bench.results.model import case_of
+from bench.results.training_rows import TrainedStep
 
 _ELEMENT_BYTES = 4
 _PATTERNS = {  # the strategies with a prediction, and the patterns whose rows have the times of their exchanges

@@ -5,21 +5,8 @@ rank/delivery.py prints and stores the results on rank 0.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
-import socket
 import sys
-import time
-import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn
 
-from bench.core import plugins
-from bench.core.case import Case, add_arguments, from_args, ignored_option
-from bench.core.ends import EndCode
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -34,15 +21,33 @@ from bench.core.errors import (
     UsageError,
     first_line,
 )
-from bench.core.option_parsers import Parser
-from bench.core.record import Flag
-from bench.core.traits import traits
-from bench.core.units import option_duration
-from bench.core.world import RankInfo
-from bench.rank import delivery, heartbeats
-from bench.rank.messages import RankRefusal
-from bench.rank.placement import place
-from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
+
+try:
+    import argparse
+    import contextlib
+    import os
+    import socket
+    import time
+    import traceback
+    from collections.abc import Iterator, Sequence
+    from dataclasses import dataclass, replace
+    from functools import partial
+    from typing import TYPE_CHECKING, NoReturn
+
+    from bench.core import plugins
+    from bench.core.case import Case, add_arguments, from_args, ignored_option
+    from bench.core.ends import EndCode
+    from bench.core.option_parsers import Parser
+    from bench.core.record import Flag
+    from bench.core.traits import traits
+    from bench.core.units import option_duration
+    from bench.core.world import RankInfo
+    from bench.rank import delivery, heartbeats
+    from bench.rank.messages import RankRefusal
+    from bench.rank.placement import place
+    from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
+except KeyboardInterrupt:  # run_pattern() handles Ctrl-C, but does not run yet
+    sys.exit(EXIT_INTERRUPTED)
 
 if TYPE_CHECKING:
     from bench.core.transport import Transport

@@ -9,8 +9,8 @@ from statistics import median
 from bench.core.case import from_argv
 from bench.core.record import Header, Record, known
 from bench.results import launches, stats
-from bench.results.document import Checkpointed
 from bench.results.model import case_of
+from bench.results.training_rows import Checkpointed
 
 _LATE_SHARE = 0.1  # a rank is named as slowest if it is slower than the median rank by this share in most bursts
 _LATE_BURSTS = 0.75

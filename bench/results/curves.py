@@ -349,11 +349,6 @@ def transports(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, 
     return {label_of(names, row): row.transport for row in rows}
 
 
-def is_reference_floor(name: str | None) -> bool:
-    """Check whether a floor is a measured ping-pong, which a collective can beat, instead of the links' latencies."""
-    return name is not None and name.startswith("ping-pong")
-
-
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
     """Return a remark that names the pairs copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]

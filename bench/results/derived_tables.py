@@ -9,22 +9,11 @@ from typing import Any
 
 from bench.core.units import format_size
 from bench.results import text
-from bench.results.document import (
-    Checkpointed,
-    Document,
-    Fed,
-    Interference,
-    Overlapped,
-    Parity,
-    Scaling,
-    Sharing,
-    Spread,
-    StepScaling,
-    StepScalingPoint,
-    TrainedStep,
-)
+from bench.results.compared_rows import Interference, Overlapped, Parity, Scaling, Sharing
+from bench.results.document import Document, Spread
 from bench.results.run_table import group_names
 from bench.results.table import NOTHING, Column, Table
+from bench.results.training_rows import Checkpointed, Fed, StepScaling, StepScalingPoint, TrainedStep
 
 LAUNCHES = (
     "over launches: median of the launches' medians; ci95 over launches (3 or more)",

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from bench.core.record import Flag
 from bench.core.units import format_size
-from bench.results.document import BOUND_SHARE, EXCEEDED, HIDDEN_SHARE, Document, Fed
+from bench.results.document import Document
 from bench.results.model import case_of
+from bench.results.training_rows import BOUND_SHARE, EXCEEDED, HIDDEN_SHARE, Fed
 
 _LIMITS = {  # the words for the codes of `binds`
     "disk": "the disk",

@@ -11,8 +11,8 @@ from bench.core.record import Header, ReadSamples, Record
 from bench.datasets.gpu_files import COUNTED_BYTES
 from bench.hardware.bounds import host_link_bytes_per_s
 from bench.results import launches, stats
-from bench.results.document import Fed, GpuPath
 from bench.results.model import case_of
+from bench.results.training_rows import Fed, GpuPath
 
 DIRECT_AT_LEAST = 0.99  # bytes that the driver moved per byte asked
 

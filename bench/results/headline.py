@@ -19,9 +19,10 @@ from bench.core.units import format_bytes
 from bench.results import text
 from bench.results.busy import BusyRun, busy_run
 from bench.results.curves import of_middle_launch
-from bench.results.document import Document, Fed, Summary, TrainedStep
+from bench.results.document import Document, Summary
 from bench.results.messages import HeadlineCode
 from bench.results.model import case_of
+from bench.results.training_rows import Fed, TrainedStep
 
 MOST_LINES = 8
 _LARGE_RATIO = 64  # rows this much smaller than the largest message show no bandwidth

@@ -12,7 +12,7 @@ from statistics import median
 from bench.core.case import from_argv
 from bench.core.record import Contention, Header, Record, known
 from bench.results import paired_ratio
-from bench.results.document import Interference
+from bench.results.compared_rows import Interference
 from bench.results.paired_ratio import PairedRatio
 
 # A block does not count as disturbed in two cases: the aggressors are inside their calls for less than _LEAST_BUSY of

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.core.codes import Coded, fill
 from bench.core.dtypes import DTYPES
+from bench.core.links import FloorKind
 from bench.core.record import Flag, Header
 from bench.core.sweep import order_of
 from bench.core.units import format_size
@@ -364,14 +365,13 @@ def _soaks(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _floors(rows: Iterable[Summary]) -> list[Coded]:
-    names = list(dict.fromkeys(row.floor_name for row in rows if row.floor_s is not None and row.floor_name))
-    if not names:
+    kinds = {row.floor_name: row.floor_kind for row in rows if row.floor_s is not None and row.floor_name}
+    if not kinds:
         return []
-    pings = any(name.startswith("ping-pong") for name in names)
     meaning = "of the links alone"
-    if pings:
+    if FloorKind.REFERENCE in kinds.values():
         meaning = "a reference: a library may need no messages if ranks share memory"
-    return [Coded.of(NoteCode.FLOOR, names=names, meaning=meaning)]
+    return [Coded.of(NoteCode.FLOOR, names=list(kinds), meaning=meaning)]
 
 
 # -- other notes on rows

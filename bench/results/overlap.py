@@ -12,7 +12,7 @@ from statistics import median
 from bench.core.program import Product
 from bench.core.record import Header, OverlapSamples, Record
 from bench.results import paired_ratio
-from bench.results.document import Overlapped
+from bench.results.compared_rows import Overlapped
 from bench.results.paired_ratio import PairedRatio
 
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from bench.core.record import Header, Record, known
 from bench.results import launches, stats
-from bench.results.document import Interference, Overlapped, Summary
+from bench.results.compared_rows import Interference, Overlapped
+from bench.results.document import Summary
 from bench.results.inference import ratio_interval, time_ratio
 from bench.results.model import case_of
 

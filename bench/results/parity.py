@@ -21,7 +21,8 @@ from bench.core.errors import UsageError
 from bench.core.log_traits import compared_statistic
 from bench.core.record import Header
 from bench.results import paired_ratio
-from bench.results.document import Parity, Summary
+from bench.results.compared_rows import Parity
+from bench.results.document import Summary
 
 # Fields for the start of a case and the duration of its measurement. They do not change what is measured.
 _STARTING = ("sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")

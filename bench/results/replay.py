@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.core.record import Header, Record, known
 from bench.results import launches, stats
-from bench.results.document import Replayed
+from bench.results.compared_rows import Replayed
 from bench.results.model import case_of
 
 

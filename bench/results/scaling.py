@@ -14,7 +14,8 @@ from statistics import median
 from typing import Any
 
 from bench.core.record import Header, known
-from bench.results.document import Scaling, Summary
+from bench.results.compared_rows import Scaling
+from bench.results.document import Summary
 from bench.results.launches import RowLaunches, launch_medians
 from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 

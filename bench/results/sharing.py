@@ -12,7 +12,8 @@ from typing import Any
 
 from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
-from bench.results.document import Sharing, Summary
+from bench.results.compared_rows import Sharing
+from bench.results.document import Summary
 from bench.results.launches import RowLaunches, launch_medians
 from bench.results.model import case_of
 from bench.results.paired_ratio import interval_of, of_rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.core.record import StepSamples
-from bench.results.document import Document, StepRates, TrainedStep
+from bench.results.document import Document
+from bench.results.training_rows import StepRates, TrainedStep
 
 # If the formula and torch count operations that differ by more than this share, the row is flagged.
 _FLOPS_APART = 0.05

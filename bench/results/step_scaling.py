@@ -14,8 +14,9 @@ from bench.core.codes import Code, Coded
 from bench.core.record import Header, known
 from bench.core.strategies import strategy_traits
 from bench.core.training_step import TimedLayers
-from bench.results.document import StepScaling, StepScalingPoint, Summary, TrainedStep
+from bench.results.document import Summary
 from bench.results.model import case_of
+from bench.results.training_rows import StepScaling, StepScalingPoint, TrainedStep
 
 _LEAST_GAIN = 0.1  # more ranks help if they make the job faster by at least this share
 _SAME_WORK = 0.01  # users type durations of layers with a few digits

@@ -16,9 +16,9 @@ from bench.core.record import Header, Record, Samples, StepSamples, known
 from bench.core.step_trace import StepPart
 from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
 from bench.results import launches, stats, step_rates
-from bench.results.document import Removal, TrainedStep
 from bench.results.model import case_of
 from bench.results.paired_ratio import of_blocks
+from bench.results.training_rows import Removal, TrainedStep
 
 # A rank is late if it arrived last in most samples, by at least this share of the step.
 _LATE_SAMPLES, _LATE_SHARE = 0.75, 0.05

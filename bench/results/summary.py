@@ -30,20 +30,11 @@ from bench.results import (
     step_scaling,
     steps,
 )
-from bench.results.document import (
-    DOCUMENT_SCHEMA,
-    Checkpointed,
-    Conflict,
-    Document,
-    Fed,
-    Interference,
-    Overlapped,
-    Replayed,
-    Summary,
-    TrainedStep,
-)
+from bench.results.compared_rows import Interference, Overlapped, Replayed
+from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Summary
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
+from bench.results.training_rows import Checkpointed, Fed, TrainedStep
 
 # If a median exceeds a hard bound by more than its uncertainty, the bound, the clock or the data are wrong.
 BOUND_TOLERANCE = 0.02
@@ -289,8 +280,8 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         bound_name=bound.name if bound else None,
         bound_kind=bound.kind if bound else None,
         bound_fraction=fraction,
-        floor_s=floor[0] if floor else None,
-        floor_name=floor[1] if floor else None,
+        floor_s=floor.seconds if floor else None,
+        floor_name=floor.name if floor else None,
         verified=record.verified,
         num_wrong=record.num_wrong,
         modelled=record.modelled,
@@ -316,6 +307,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
         first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
+        floor_kind=floor.kind if floor else None,
         starved=tuple(asdict(rank) for rank in record.starved),
         hosts=record.hosts,
         devices=record.devices,

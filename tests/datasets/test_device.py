@@ -22,7 +22,7 @@ from bench.datasets import gpu_files
 from bench.datasets.messages import DatasetError, DatasetSkip
 from bench.datasets.object_store import ObjectStore
 from bench.results import feeds
-from bench.results.document import GpuPath
+from bench.results.training_rows import GpuPath
 from bench.transports.storage import Storage
 
 FAKES = Path(__file__).resolve().parent.parent / "fakes"

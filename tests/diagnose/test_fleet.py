@@ -18,6 +18,7 @@ from bench.core.errors import UsageError
 from bench.diagnose import fleet_page
 from bench.diagnose.fleet import Fleet, RunState, fleet_of
 from bench.diagnose.host_evidence import FleetVerdict, JobOutcome, verdict_of
+from bench.diagnose.localise import Diagnosis
 from bench.diagnose.messages import FleetConclusion, FleetNote
 from bench.figures import _fleet
 from bench.logs import imports
@@ -293,6 +294,13 @@ def test_a_map_of_pairs_counts_only_runs_of_two_different_hosts() -> None:
     alone = [(f"{number}.log", run) for number, (_, run) in enumerate([run_of(("h0", "h0"))] * 6)]
     with pytest.raises(UsageError):
         _fleet.pairs(fleet_of(alone), found)
+
+
+def test_runs_that_name_one_host_twice_name_nobody() -> None:
+    """None of them has a place, so the fleet has no hosts."""
+    fleet, found = verdict([run_of(("h0", "h0"))] * 6)
+    assert (fleet.hosts, fleet.num_unplaced, fleet.is_one) == ((), 6, False)
+    assert (found.hosts, found.named, found.pairs, found.diagnosis) == ((), (), (), Diagnosis((), ()))
 
 
 def test_pages_and_single_files_are_as_before(tmp_path: Path, explained: Callable[..., tuple[int, str]]) -> None:

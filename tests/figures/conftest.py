@@ -138,7 +138,7 @@ def sweep(
             if bound:
                 given |= {"bound_bytes_per_s": bound[0], "bound_name": bound[1], "bound_kind": bound[2]}
             if floor:
-                given |= {"floor_s": floor, "floor_name": "4 steps of one message"}
+                given |= {"floor_s": floor, "floor_name": "4 steps of one message", "floor_kind": "links"}
             rows.append(summary(of, mode, payload, seconds, noise * (3 if flags else 1), **(given | overrides)))
     return rows
 

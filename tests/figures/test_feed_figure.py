@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.figures import feed, latency
-from bench.results.document import Document, Fed
+from bench.results.document import Document
+from bench.results.training_rows import Fed
 from tests.figures.conftest import document, header, summary
 from tests.figures.layout import all_texts, clipped, overlapping, series
 

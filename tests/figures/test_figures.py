@@ -21,8 +21,9 @@ from bench.figures import _origin, _style, bandwidth, latency, pairs, scaling
 from bench.hardware import catalogue
 from bench.results import curves
 from bench.results import looks as looks_table
+from bench.results.compared_rows import Scaling
 from bench.results.curves import CurveLabel, CurvePoint
-from bench.results.document import Document, Scaling, Summary
+from bench.results.document import Document, Summary
 from bench.results.headline import NamedRun
 from tests.facts import holds
 from tests.figures.conftest import SIZES, Drawn, DrawnDocument, launch_name

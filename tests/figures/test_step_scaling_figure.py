@@ -8,8 +8,9 @@ import pytest
 
 from bench.core.codes import Coded
 from bench.figures import step_scaling
-from bench.results.document import Document, StepScaling, StepScalingPoint
+from bench.results.document import Document
 from bench.results.step_scaling import ScalingReason
+from bench.results.training_rows import StepScaling, StepScalingPoint
 from tests.figures.conftest import document, header
 from tests.figures.layout import all_texts, clipped, overlapping
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.core import plugins
-from bench.core.links import Bound, Limit, NodeLinks
+from bench.core.links import Bound, FloorKind, Limit, NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record, Samples
 from bench.core.topology import rounds
@@ -266,8 +266,8 @@ def test_the_floor_is_a_measured_message_times_the_steps() -> None:
     cpu = header("allreduce", None, transport="mpi", calibration={"message_s": 2e-6})
     floor = floor_of(cpu, record("allreduce", 16))
     assert floor is not None
-    assert floor[0] == pytest.approx(8e-6)
-    assert holds(floor[1], "ping-pong", "4 steps")
+    assert floor.seconds == pytest.approx(8e-6) and floor.kind == FloorKind.REFERENCE
+    assert holds(floor.name, "ping-pong", "4 steps")
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_else_the_floor_is_the_smallest_latency_crossed_times_the_steps(
 ) -> None:
     found = floor_of(header("allreduce", node_links(instance)), record("allreduce", num_ranks, num_nodes))
     assert found is not None
-    assert found[0] == pytest.approx(floor[0])
-    assert found[1] == floor[1]
+    assert found.seconds == pytest.approx(floor[0])
+    assert (found.name, found.kind) == (floor[1], FloorKind.LINKS)
 
 
 def test_there_is_no_floor_under_what_overlaps_or_is_unknown() -> None:

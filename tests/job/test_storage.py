@@ -10,7 +10,7 @@ from bench.core.codes import Coded
 from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode
 from bench.job.model import Cause, Explained
 from bench.job.storage import FeedEvidence, feeds_of_host, storage_evidence, with_storage
-from bench.results.document import Fed
+from bench.results.training_rows import Fed
 
 NONE = dict.fromkeys(
     ("low_s", "high_s", "demand_bytes_per_s", "batch", "prefetch", "step_s", "busy_s", "wait_s", "predicted_wait_s")

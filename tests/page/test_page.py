@@ -169,6 +169,17 @@ def test_rows_of_many_pairs_come_back_within_a_step(side: int, tmp_path: Path) -
         assert theirs.busbw_bytes_per_s == pytest.approx(ours.busbw_bytes_per_s, rel=1e-12 if exact else 5.1e-4)
 
 
+def test_older_pages_have_the_kind_of_a_floor_in_its_name() -> None:
+    """Their rows have no `floor_kind`."""
+    found = collect.document(REFERENCE)
+    rows = [row for row in found.summaries if row.floor_s is not None][:2]
+    names = {"ping-pong x 4 steps": "reference", "NVLink latency x 3 steps": "links"}
+    rows = [replace(row, floor_name=name, floor_kind=None) for row, name in zip(rows, names, strict=True)]
+    stored = embedded._columns(rows)
+    del stored["same"]["floor_kind"]
+    assert {row.floor_name: row.floor_kind for row in embedded._rows(stored)} == names
+
+
 def test_the_data_of_a_page_are_json_for_everybody(reference: str) -> None:
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', reference, re.DOTALL)
     assert json.loads(data)["schema"] == "bench.page/1"

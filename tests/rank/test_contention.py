@@ -9,7 +9,7 @@ from bench.core.contention import shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.rank import modelled
 from bench.results import summary
-from bench.results.document import Interference
+from bench.results.compared_rows import Interference
 
 P4D = "--transport model --instance p4d.24xlarge --nodes 2 --ranks-per-node 8 --mode pipelined"
 

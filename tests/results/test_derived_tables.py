@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bench.results import derived_tables
-from bench.results.document import Document, Interference, Overlapped, Parity, Scaling, Sharing, Spread
+from bench.results.compared_rows import Interference, Overlapped, Parity, Scaling, Sharing
+from bench.results.document import Document, Spread
 from bench.results.table import Table
 
 Make = Callable[..., Any]

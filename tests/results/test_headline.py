@@ -10,9 +10,10 @@ from typing import Any
 from bench.core.host_use import BusyCause, HostUse
 from bench.core.record import Flag
 from bench.results import collect, notes
-from bench.results.document import Document, Fed
+from bench.results.document import Document
 from bench.results.headline import MOST_LINES, NamedRun, headline
 from bench.results.messages import HeadlineCode, NoteCode
+from bench.results.training_rows import Fed
 
 Make = Callable[..., Any]
 RUN = NamedRun("results/x", "latency", "p4d")

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.record import Contention, Header, Record, Samples
 from bench.results import summary
-from bench.results.document import Interference
+from bench.results.compared_rows import Interference
 
 Make = Callable[..., Any]
 

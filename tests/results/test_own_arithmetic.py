@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from bench.core.record import LIMIT_REACHED, Flag, Header, Record, Samples
 from bench.hardware.bounds import bounds_of
 from bench.results import flops, stats, summary
-from bench.results.document import Document, Parity, Spread, Summary
+from bench.results.compared_rows import Parity
+from bench.results.document import Document, Spread, Summary
 from bench.results.summary import BOUND_TOLERANCE, clock_limited
 from bench.store import jsonl, runs
 from tests.gate import gate_runs

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.record import Header, Record, Samples
 from bench.results import summary
-from bench.results.document import Scaling
+from bench.results.compared_rows import Scaling
 from bench.results.inference import ratio_interval
 
 Make = Callable[..., Any]

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.record import Header, Record, Samples
 from bench.results import summary
-from bench.results.document import Sharing
+from bench.results.compared_rows import Sharing
 
 Make = Callable[..., Any]
 Job = tuple[str, Header, list[Record]]

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bench.results import step_scaling
-from bench.results.document import StepScaling, Summary, TrainedStep
+from bench.results.document import Summary
 from bench.results.model import case_of
 from bench.results.step_scaling import ScalingReason
+from bench.results.training_rows import StepScaling, TrainedStep
 from tests.results.test_steps import of, trained
 
 Make = Callable[..., Any]

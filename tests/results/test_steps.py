@@ -13,8 +13,9 @@ import pytest
 from bench.core.record import Flag, Header, Record, Samples, StepSamples
 from bench.core.training_step import SEGMENTS, Twin
 from bench.results import step_rates, steps
-from bench.results.document import Document, TrainedStep
+from bench.results.document import Document
 from bench.results.summary import summarise
+from bench.results.training_rows import TrainedStep
 from bench.store import jsonl
 
 Make = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.core.codes import Coded
-from bench.core.links import Bound
+from bench.core.links import Bound, Floor, FloorKind
 from bench.core.record import Failure, Flag, Header, Record, Samples, Skip, StarvedRank
 from bench.results import notes, summary
 from bench.results.messages import NoteCode
@@ -26,7 +26,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[Bound]:
     """The bounds that every record gets, tightest first: fill the list. No floor."""
     given: list[Bound] = []
     monkeypatch.setattr(summary, "bounds_of", lambda header, record: tuple(given))
-    monkeypatch.setattr(summary, "floor_of", lambda header, record: (3e-6, "2 messages"))
+    monkeypatch.setattr(summary, "floor_of", lambda header, record: Floor(3e-6, "2 messages", FloorKind.LINKS))
     return given
 
 
@@ -42,7 +42,7 @@ def test_bandwidths_follow_from_payload_median_and_bus_factor(a_header: Make, a_
     assert row.busbw_bytes_per_s == pytest.approx(12e9)
     assert (row.ci_low_s, row.ci_high_s) == (1e-3, 1e-3)
     assert (row.num_samples, row.num_effective) == (30, 30.0)
-    assert (row.floor_s, row.floor_name) == (3e-6, "2 messages")
+    assert (row.floor_s, row.floor_name, row.floor_kind) == (3e-6, "2 messages", "links")
     assert row.flags == ()
 
 

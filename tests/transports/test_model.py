@@ -134,7 +134,7 @@ def test_no_modelled_figure_is_above_a_hard_bound_or_below_the_floor(name: str, 
                     assert busbw <= bound.bytes_per_s * (1 + 1e-9), (each, num_bytes, bound)
             floor = floor_of(header, record)
             assert floor is not None and record.samples is not None
-            assert record.samples.seconds[0] >= floor[0] * (1 - 1e-9), (each, num_bytes, floor)
+            assert record.samples.seconds[0] >= floor.seconds * (1 - 1e-9), (each, num_bytes, floor)
 
 
 def test_an_allreduce_of_two_p4d_stays_below_their_network_bound() -> None:
