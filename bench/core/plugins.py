@@ -6,15 +6,23 @@ Patterns are the public modules at the root of `bench/`. Every other kind of plu
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import inspect
+import io
+import re
+import tokenize
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bench.core.errors import UsageError
 
 _ROOT = Path(__file__).parent.parent
+_BEFORE_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING)
+_NEXT_STATEMENT = re.compile(r"\n(?=[^\s)\]}#])")  # a line that begins at its left edge, and not by closing a bracket
 FOLDERS = {
     "pattern": "",
     "transport": "transports",
@@ -52,11 +60,29 @@ def check(kind: str, name: str) -> str:
     return name
 
 
+@cache
 def first_line(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's docstring. It is read from the source, without an import of the plug-in."""
-    import ast
+    """Return the first line of a plug-in's docstring. It is read from the source, without an import of the plug-in.
 
-    return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
+    The rest of the source is not parsed: every start of a command shows these lines of all commands.
+    """
+    tokens = tokenize.generate_tokens(io.StringIO(source(kind, name)).readline)
+    first = next((token for token in tokens if token.type not in _BEFORE_CODE), None)
+    text = ast.literal_eval(first.string) if first is not None and first.type == tokenize.STRING else ""
+    return inspect.cleandoc(text).partition("\n")[0] if isinstance(text, str) else ""
+
+
+def declared(kind: str, name: str, variable: str) -> dict[str, Any] | None:
+    """Return the arguments of a call that a plug-in assigns to a variable, or None if there is no such assignment.
+
+    They are read from the source: `TRAITS = Traits(look=3)` gives `{"look": 3}`. Only this statement is parsed.
+    """
+    _, found, rest = f"\n{source(kind, name)}".partition(f"\n{variable} = ")
+    if not found:
+        return None
+    call = ast.parse(_NEXT_STATEMENT.split(rest, maxsplit=1)[0], mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
 
 
 def source(kind: str, name: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import UsageError
+from tests.copies import copy_package
 from tests.facts import holds
 
 ROOT = Path(plugins.__file__).parents[2]
@@ -106,12 +107,12 @@ def test_a_pattern_that_breaks_the_contract_is_caught(tmp_path: Path, right: str
 
 def contract_of_a_copy(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     """Run the contract test of patterns on a copy of the suite that holds one more file, for that file alone."""
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     (folder / "bench" / "relay.py").write_text(source, encoding="utf-8")
     (folder / "tests").mkdir()
     for name in ("conftest.py", "test_patterns.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-v", "--import-mode=importlib", "-p", "no:cacheprovider", "-k", "relay"]
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTEST_ADDOPTS": ""}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)

@@ -19,6 +19,7 @@ import pytest
 
 from bench.controller.messages import OutcomeCode
 from bench.store import jsonl
+from tests.copies import copy_package
 from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -373,9 +374,7 @@ def test_an_error_of_a_scenario_names_file_line_and_key(run: Run, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_pattern_is_added_by_one_file(run: Run, mpirun: Start, tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(tmp_path)
     source = (ROOT / "bench" / "sendrecv.py").read_text(encoding="utf-8")
     (tmp_path / "bench" / "shift.py").write_text(source, encoding="utf-8")
     env = {"PYTHONPATH": str(tmp_path)}
