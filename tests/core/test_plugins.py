@@ -88,7 +88,7 @@ def test_a_first_line_is_read_without_importing() -> None:
     ("source", "line"),
     [
         ('"""One line."""\nimport os\n', "One line."),
-        ("# a comment\n\n'''\n  Below.\n\nMore.\n'''\n", "Below."),
+        ("# a comment\n\n'''\nBelow.\n\nMore.\n'''\n", "Below."),
         ('"""A quote \\" in it.\nMore."""\n', 'A quote " in it.'),
         ('import os\n"""Not first."""\n', ""),
         ('b"""Bytes."""\n', ""),
