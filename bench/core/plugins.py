@@ -6,15 +6,23 @@ on use. Patterns are the public modules at the root of `bench/`. Every other kin
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import inspect
+import io
+import re
+import tokenize
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bench.core.errors import UsageError
 
 _ROOT = Path(__file__).parent.parent
+_BEFORE_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING)
+_NEXT_STATEMENT = re.compile(r"\n(?=[^\s)\]}#])")  # a line that begins at its left edge, and not by closing a bracket
 FOLDERS = {
     "pattern": "",
     "transport": "transports",
@@ -55,14 +63,30 @@ def check(kind: str, name: str) -> str:
     return name
 
 
+@cache
 def first_line(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring.
 
-    The function reads the source file and does not import the plug-in.
+    The function reads the source file and does not import the plug-in. The function does not parse the rest of the
+    source, because each start of a command reads these lines of all commands.
     """
-    import ast
+    tokens = tokenize.generate_tokens(io.StringIO(source(kind, name)).readline)
+    first = next((token for token in tokens if token.type not in _BEFORE_CODE), None)
+    text = ast.literal_eval(first.string) if first is not None and first.type == tokenize.STRING else ""
+    return inspect.cleandoc(text).partition("\n")[0] if isinstance(text, str) else ""
 
-    return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
+
+def declared(kind: str, name: str, variable: str) -> dict[str, Any] | None:
+    """Return the arguments of a call that a plug-in assigns to a variable, or None if there is no such assignment.
+
+    The function reads the source and parses only this statement. `TRAITS = Traits(look=3)` gives `{"look": 3}`.
+    """
+    _, found, rest = f"\n{source(kind, name)}".partition(f"\n{variable} = ")
+    if not found:
+        return None
+    call = ast.parse(_NEXT_STATEMENT.split(rest, maxsplit=1)[0], mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
 
 
 def source(kind: str, name: str) -> str:

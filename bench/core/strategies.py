@@ -6,7 +6,6 @@ of literal values. `strategy_traits` reads these values from the source. No othe
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,11 +64,10 @@ class RankGrid:
 @cache
 def strategy_traits(name: str) -> StrategyTraits:
     """Return the traits of a strategy."""
-    for node in ast.parse(plugins.source("strategy", name)).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRAITS":
-            assert isinstance(node.value, ast.Call)
-            return StrategyTraits(**{str(one.arg): ast.literal_eval(one.value) for one in node.value.keywords})
-    raise AttributeError(f"bench/transports/strategies/{name}.py declares no TRAITS (docs/extending.md)")
+    declared = plugins.declared("strategy", name, "TRAITS")
+    if declared is None:
+        raise AttributeError(f"bench/transports/strategies/{name}.py declares no TRAITS (docs/extending.md)")
+    return StrategyTraits(**declared)
 
 
 def obeying(option: str) -> tuple[str, ...]:

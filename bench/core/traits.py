@@ -8,7 +8,6 @@ modules ask for traits and never name a transport (tests/test_shape.py).
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from functools import cache
 
@@ -109,11 +108,10 @@ def traits(name: str) -> Traits:
     """
     if name not in plugins.names("transport"):
         return _UNKNOWN
-    for node in ast.parse(plugins.source("transport", name)).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRAITS":
-            assert isinstance(node.value, ast.Call)
-            return Traits(**{str(value.arg): ast.literal_eval(value.value) for value in node.value.keywords})
-    raise AttributeError(f"bench/transports/{name}.py declares no TRAITS (docs/extending.md)")
+    declared = plugins.declared("transport", name, "TRAITS")
+    if declared is None:
+        raise AttributeError(f"bench/transports/{name}.py declares no TRAITS (docs/extending.md)")
+    return Traits(**declared)
 
 
 def names_with(trait: str) -> tuple[str, ...]:

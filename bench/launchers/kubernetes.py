@@ -17,8 +17,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.plugins import nearest
@@ -123,6 +121,8 @@ class Kubernetes(Launcher):
             pods = f"training.kubeflow.org/job-name={name}"
         kubectl = shlex.join(["kubectl", *(["-n", options["namespace"]] if "namespace" in options else [])])
         end = f"{kubectl} get {what} -o jsonpath='{{.status.conditions[*].type}}'"
+        import yaml  # every rank loads all launchers
+
         log, rows = (f'"$RESULTS"/{shlex.quote(f"{job}.{kind}")}' for kind in ("log", "jsonl"))
         kept = f"""grep '^{{"type":' {log} > {rows} || rm {rows}"""
         secrets = [variable for variable, value in env.items() if _is_secret(variable, value)]

@@ -9,7 +9,6 @@ from bench.core.record import StopReason
 from bench.rank.rows import PlannedRow
 from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
-from bench.results.paired_ratio import block_ratios
 
 _LEAST_BLOCK_S = 0.02  # much longer than the disturbance needs to start and end
 _BLOCKS = 40  # blocks of one type that fit into a row's time
@@ -43,6 +42,8 @@ def stop(
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None
+    from bench.results.paired_ratio import block_ratios  # most ranks start without need of it
+
     reason = None
     for without, with_it in pairs:
         reason = stats.should_stop(

@@ -190,7 +190,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         case = from_args(name, args, planned=args.job is not None)
         if traits(case.transport).modelled:
             return _run_modelled(case, args, me)
-        from bench.rank import host_lease, preflight, session  # a modelled run needs none of them
+        from bench.rank import preflight, session  # a modelled run needs none of them
 
         process.expected = preflight.expected(args.expect) if args.expect else None
         preflight.check_place(me, process.expected, os.environ)
@@ -201,7 +201,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         with (
             heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog, process.discard) as beat,
             _with_failure_codes(process, beat),
-            host_lease.held(me, args.share_hosts) if args.heartbeats else contextlib.nullcontext(),
+            _host_lease(args, me),
         ):
             opened = session.open_transport(case, me, beat, args.timeout)
             process.transport = opened.transport
@@ -215,6 +215,15 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         if me.rank == 0 and args.format == "json" and not args.emitted:
             delivery.emit(delivery.failed_document(name, error), args)
         raise
+
+
+def _host_lease(args: argparse.Namespace, me: RankInfo) -> contextlib.AbstractContextManager[None]:
+    """Hold the lease of this host, if a controller started this rank."""
+    if not args.heartbeats:
+        return contextlib.nullcontext()
+    from bench.rank import host_lease
+
+    return host_lease.held(me, args.share_hosts)
 
 
 def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from bench.config import paths
 from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.residual import Residual
 from bench.core.step_model import LORA, Transformer, resized
-from bench.predict.workload import Workload
-from bench.predict.workload_file import load_workload
 from bench.rank.messages import RankRefusal
+
+if TYPE_CHECKING:
+    from bench.predict.workload import Workload
 
 _ELEMENT_BYTES = 4  # bytes of a number of an image: float32
 
@@ -26,6 +27,9 @@ def model_of(case: Case) -> Transformer | Residual | None:
     """
     if not case.workload:
         return None
+    from bench.config import paths  # most cases have no workload
+    from bench.predict.workload_file import load_workload
+
     workload = load_workload(case.workload, paths.workloads_folder())
     if workload.model.blocks:
         return _residual(workload, case)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TABLE = "bench/core/case.py"
@@ -33,7 +34,7 @@ OBEYING = "        return tuple(taken * self.options.case.detour for taken in se
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with one more factor, in a folder with a scenario, a cluster and rules that use it."""
     folder = tmp_path_factory.mktemp("suite")
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     edit(folder / TABLE, "    # fmt: on\n", FIELD.removeprefix("\n"))
     edit(folder / TRANSPORT, PLAIN, OBEYING)
     write(folder / "bench.yaml", "clusters: {two: {instance: p4d.24xlarge, nodes: 2, ranks_per_node: 8}}")
@@ -63,7 +64,7 @@ def write(path: Path, text: str) -> None:
 
 def python(suite: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Python with the copy of the package."""
-    env = os.environ | {"PYTHONPATH": str(suite), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(suite)}
     command = [sys.executable, *words]
     return subprocess.run(command, cwd=suite, env=env, capture_output=True, text=True, timeout=300, check=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import UsageError
+from tests.copies import copy_package
 from tests.facts import holds
 
 ROOT = Path(plugins.__file__).parents[2]
@@ -82,6 +84,51 @@ def test_a_first_line_is_read_without_importing() -> None:
     assert "bench.incast" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ('"""One line."""\nimport os\n', "One line."),
+        ("# a comment\n\n'''\nBelow.\n\nMore.\n'''\n", "Below."),
+        ('"""A quote \\" in it.\nMore."""\n', 'A quote " in it.'),
+        ('import os\n"""Not first."""\n', ""),
+        ('b"""Bytes."""\n', ""),
+        ("", ""),
+    ],
+)
+def test_a_first_line_is_that_of_the_docstring(source: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "source", lambda kind, name: source)
+    assert plugins.first_line("pattern", f"of {source}") == line
+    assert line == (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('TRAITS = T(look=3, names=("a",))\n', {"look": 3, "names": ("a",)}),
+        ("X = 1\nTRAITS = T(\n    look=-1,  # why\n# at the edge\n)\n\n\ndef f(): ...\n", {"look": -1}),
+        ("MY_TRAITS = T(look=1)\n", None),
+    ],
+)
+def test_what_a_file_declares_is_read_from_its_source(
+    source: str, found: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "source", lambda kind, name: source)
+    assert plugins.declared("transport", "any", "TRAITS") == found
+
+
+@pytest.mark.parametrize("kind", ["transport", "strategy"])
+def test_every_declaration_is_the_one_that_python_sees(kind: str) -> None:
+    for name in plugins.names(kind):
+        [value] = [
+            node.value
+            for node in ast.parse(plugins.source(kind, name)).body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRAITS"
+        ]
+        assert isinstance(value, ast.Call)
+        own = {str(word.arg): ast.literal_eval(word.value) for word in value.keywords}
+        assert plugins.declared(kind, name, "TRAITS") == own
+
+
 def test_a_file_dropped_into_the_folder_is_a_pattern_and_passes_its_contract(tmp_path: Path) -> None:
     done = contract_of_a_copy(tmp_path, RELAY)
     assert done.returncode == 0, done.stdout
@@ -106,12 +153,12 @@ def test_a_pattern_that_breaks_the_contract_is_caught(tmp_path: Path, right: str
 
 def contract_of_a_copy(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     """Run the contract test of patterns on a copy of the suite that holds one more file, for that file alone."""
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     (folder / "bench" / "relay.py").write_text(source, encoding="utf-8")
     (folder / "tests").mkdir()
     for name in ("conftest.py", "test_patterns.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-v", "--import-mode=importlib", "-p", "no:cacheprovider", "-k", "relay"]
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTEST_ADDOPTS": ""}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)

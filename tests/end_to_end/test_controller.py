@@ -17,8 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.__main__ import main
 from bench.controller.messages import OutcomeCode
 from bench.store import jsonl
+from tests.copies import copy_package
 from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -103,7 +105,7 @@ def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(run:
     [attempt] = jsonl.read(folder / "allreduce-mpi-1x2.jsonl").attempts
     assert len(attempt.records) == 6 and all(record.samples and record.verified for record in attempt.records)
     assert attempt.header.versions["mpi4py"] and attempt.header.nodes and len(attempt.header.ranks) == 2
-    for form in ("json", "csv", "markdown", "table"):
+    for form in ("csv", "markdown", "table"):
         again = run(*BENCH, "report", "latest", "--format", form, cwd=site)
         assert again.code == 0 and "allreduce" in again.out
     rows = json.loads(run(*BENCH, "report", str(folder), "--format", "json", cwd=site).out)["summaries"]
@@ -343,13 +345,16 @@ def test_a_read_only_disk_is_refused_before_measuring(run: Run, site: Path, smal
 
 
 @pytest.mark.mpi
-def test_places_that_cannot_be_written_are_refused_before_measuring(run: Run, site: Path) -> None:
+def test_places_that_cannot_be_written_are_refused_before_measuring(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(site)
     (site / "file").write_text("", encoding="utf-8")
     for where in ("file", "file/below", "/proc/nothing"):
-        ran = run(*BENCH, "run", "quick", "--results", where, cwd=site)
-        assert ran.code == 2 and ran.err.count("bench: error: ") == 1 and where in ran.err, ran.err
-    assert run(*BENCH, "report", "quick", cwd=site).code == 2
-    assert run(*BENCH, "report", "--output", "file/x", cwd=site).code == 2
+        code, err = main(["run", "quick", "--results", where]), capsys.readouterr().err
+        assert code == 2 and err.count("bench: error: ") == 1 and where in err, err
+    assert main(["report", "quick"]) == 2
+    assert main(["report", "--output", "file/x"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -363,19 +368,20 @@ def test_places_that_cannot_be_written_are_refused_before_measuring(run: Run, si
         ("measure: [{pattern: allreduce", ":1:"),
     ],
 )
-def test_an_error_of_a_scenario_names_file_line_and_key(run: Run, tmp_path: Path, text: str, named: str) -> None:
+def test_an_error_of_a_scenario_names_file_line_and_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
-    ran = run(*BENCH, "run", "s.yaml")
-    assert ran.code == 2 and ran.err.count("bench: error: ") == 1
-    assert "s.yaml:" in ran.err and named in ran.err, ran.err
+    code, err = main(["run", "s.yaml"]), capsys.readouterr().err
+    assert code == 2 and err.count("bench: error: ") == 1
+    assert "s.yaml:" in err and named in err, err
 
 
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_pattern_is_added_by_one_file(run: Run, mpirun: Start, tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(tmp_path)
     source = (ROOT / "bench" / "sendrecv.py").read_text(encoding="utf-8")
     (tmp_path / "bench" / "shift.py").write_text(source, encoding="utf-8")
     env = {"PYTHONPATH": str(tmp_path)}

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOG = "starting\nstor[rank 3 on node7]: read of 4096 bytes stalled for 30 s\n[rank1]: ValueError: too late\n"
 
 
 def test_the_example_names_the_failure(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(tmp_path)
     _, _, section = (
         (ROOT / "docs" / "extending.md").read_text("utf-8").partition("## Add a format of failure messages\n")
     )

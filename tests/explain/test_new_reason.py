@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import bench
 from bench.core.units import format_rate
 from tests.commands.test_explain import log
+from tests.copies import copy_package
 from tests.explain.logs import curve
 from tests.facts import holds
 
@@ -26,8 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with one file more, and a log of two sizes."""
     folder = tmp_path_factory.mktemp("copied")
-    package = Path(bench.__file__).parent
-    shutil.copytree(package, folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Add a reason of explain\n")
     [example] = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)

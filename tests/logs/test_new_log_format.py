@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "a line before\nringmark 1.4 on n0: 8 GPUs (NVIDIA H100 80GB HBM3)\n"
@@ -22,7 +23,7 @@ WHOLE = f"{HEAD}{ROWS}\nringmark done\n"
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and one more file in it."""
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.DOTALL)
     [source] = [block for block in blocks if "READER = " in block]
     (folder / "bench" / "logs" / "readers" / "ringmark.py").write_text(source, encoding="utf-8")
@@ -33,7 +34,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m bench words` with the copied package."""
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(folder)}
     command = (sys.executable, "-m", "bench", *words)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -37,7 +38,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     example = page.split("## Add an output format")[1].split("```python\n")[1].split("```")[0]
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     (folder / "bench" / "results" / "formats" / "html.py").write_text(example, encoding="utf-8")
     return folder
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.copies import copy_package
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCENARIO = """
 description: one transport
@@ -27,7 +29,7 @@ measure:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package and one more file in it."""
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_package(folder)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), re.DOTALL)
     [source] = [block for block in blocks if "TRANSPORT = " in block]
     (folder / "bench" / "transports" / "loopback.py").write_text(source, encoding="utf-8")
@@ -39,7 +41,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m words` with the copied package."""
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(folder)}
     command = (sys.executable, "-m", *words)
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
 
