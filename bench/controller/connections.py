@@ -27,7 +27,7 @@ from pathlib import Path
 from bench.controller import keeper
 from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
-from bench.core.errors import EXIT_TERMINATED
+from bench.core.errors import EXIT_DONE, EXIT_TERMINATED
 from bench.store import lease
 
 NAME, _OF_MPIRUN = "connections.jsonl", "mpirun-connections"
@@ -44,7 +44,7 @@ Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
     """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0.
 
-    A TERM closes all connections.
+    A TERM closes all connections. Call the function in the main thread, because it handles the signal.
     """
     terminated = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
@@ -53,6 +53,8 @@ def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str,
         code, deadline = 0, float("inf")
         while running and time.monotonic() < deadline and not terminated.is_set():
             for connection in list(running):
+                if terminated.is_set():  # the agents ended by the same signal, and not because they lost a host
+                    break
                 ended = connection.poll()
                 if ended is None:
                     continue
@@ -65,7 +67,7 @@ def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str,
             time.sleep(_POLL_S)
         for connection in running:
             connection.close()
-        return EXIT_TERMINATED if terminated.is_set() else code
+        return code or (EXIT_TERMINATED if terminated.is_set() else EXIT_DONE)
     finally:
         signal.signal(signal.SIGTERM, before)
 

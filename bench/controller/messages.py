@@ -465,7 +465,7 @@ class LinkCode(Code):
         "partition",
         "no packet passes between {first} and {second} (tried TCP and UDP): {remedy}",
     )
-    MORE_PAIRS = "more-pairs", "{num:n more pair} of hosts have the same problem"
+    MORE_PAIRS = "more-pairs", "the same problem between {num:n more pair} of hosts"
     STALLS = (
         "link-stalls",
         "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, although short "

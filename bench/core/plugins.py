@@ -7,6 +7,7 @@ on use. Patterns are the public modules at the root of `bench/`. Every other kin
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -21,7 +22,7 @@ from typing import Any
 from bench.core.errors import UsageError
 
 _ROOT = Path(__file__).parent.parent
-_BEFORE_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING)
+_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
 _NEXT_STATEMENT = re.compile(r"\n(?=[^\s)\]}#])")  # a line that begins at its left edge, and not by closing a bracket
 FOLDERS = {
     "pattern": "",
@@ -67,26 +68,42 @@ def check(kind: str, name: str) -> str:
 def first_line(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring.
 
-    The function reads the source file and does not import the plug-in. The function does not parse the rest of the
-    source, because each start of a command reads these lines of all commands.
+    The function reads the source file and does not import the plug-in. If the first statement is a plain string, the
+    function does not parse the rest of the source, because each start of a command reads these lines of all commands.
     """
-    tokens = tokenize.generate_tokens(io.StringIO(source(kind, name)).readline)
-    first = next((token for token in tokens if token.type not in _BEFORE_CODE), None)
-    text = ast.literal_eval(first.string) if first is not None and first.type == tokenize.STRING else ""
-    return inspect.cleandoc(text).partition("\n")[0] if isinstance(text, str) else ""
+    text = source(kind, name)
+    with contextlib.suppress(StopIteration, SyntaxError, ValueError, tokenize.TokenError):
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        code = (token for token in tokens if token.type not in _NO_CODE)
+        first, after = next(code), next(code)
+        found = ast.literal_eval(first.string) if first.type == tokenize.STRING else None
+        if after.type == tokenize.NEWLINE and isinstance(found, str):
+            return inspect.cleandoc(found).partition("\n")[0]
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
 def declared(kind: str, name: str, variable: str) -> dict[str, Any] | None:
     """Return the arguments of a call that a plug-in assigns to a variable, or None if there is no such assignment.
 
-    The function reads the source and parses only this statement. `TRAITS = Traits(look=3)` gives `{"look": 3}`.
+    The function reads the source. `TRAITS = Traits(look=3)` gives `{"look": 3}`. If a single line looks like the
+    assignment, the function parses only this statement, which is faster.
     """
-    _, found, rest = f"\n{source(kind, name)}".partition(f"\n{variable} = ")
-    if not found:
-        return None
-    call = ast.parse(_NEXT_STATEMENT.split(rest, maxsplit=1)[0], mode="eval").body
-    assert isinstance(call, ast.Call)
-    return {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
+    text = f"\n{source(kind, name)}"
+    _, *found = text.split(f"\n{variable} = ")
+    if len(found) == 1:
+        with contextlib.suppress(SyntaxError):
+            call = ast.parse(_NEXT_STATEMENT.split(found[0], maxsplit=1)[0], mode="eval").body
+            if isinstance(call, ast.Call):
+                return _arguments(call)
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
+            assert isinstance(node.value, ast.Call)
+            return _arguments(node.value)
+    return None
+
+
+def _arguments(call: ast.Call) -> dict[str, Any]:
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
 
 
 def source(kind: str, name: str) -> str:

@@ -71,7 +71,7 @@ class DatasetFailure(Code):
 
     NOT_COLD = (
         "not-cold",
-        "the files were not cold: {pages:n page} were in the page cache before a pass, and the device "
+        "the files were not cold: the page cache had {pages:n page} before a pass, and the device "
         "delivered {share:.3f} bytes per requested byte (required: at least 0.99)",
     )
     NOT_WARM = (

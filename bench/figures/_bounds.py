@@ -88,7 +88,7 @@ def _places(
     hides_line = any(place < line < place + _TEXT_SHARE for place in places for line in lines)
     if hides_line or (_hides_points(curves, places, low, high, rates) and max(lines) < 1.0):
         points = [math.log(rate / low) / math.log(high / low) + _MARKER_SHARE for _, rate in rates if rate > 0]
-        places, top = _stacked(lines, max(*lines, *points) + _NAME_GAP)
+        places, top = _stacked(lines, max([*lines, *points]) + _NAME_GAP)
     return places, top
 
 

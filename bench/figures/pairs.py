@@ -110,7 +110,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
+        remarks += [f"framed, below 0.9 of the rate of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
     what = curves.map_name(document, header)
     slow = f"; slow: {', '.join(f'{one.kind} {one.name}' for one in accused[:_MOST_NAMED])}" if accused else ""

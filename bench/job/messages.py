@@ -31,7 +31,7 @@ class JobCode(OptionalPartsCode):
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; linkbench ignores the second file"
     RECORDS_JOINED = (
         "records-joined",
-        "{num:n rank} also have records of collectives (flight recorder or Inspector); these records match "
+        "records of collectives (flight recorder or Inspector) also come from {num:n rank}; these records match "
         "the traces and add bytes, groups or peers to {num_collectives:n collective}",
     )
     RECORDS_LEFT_OUT = (

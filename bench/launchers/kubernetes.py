@@ -105,6 +105,8 @@ class Kubernetes(Launcher):
 
         Raises UsageError if an option is missing, unknown or wrong.
         """
+        import yaml  # every rank loads all launchers
+
         options = _checked(site.options)
         records = f"{_RESULTS}/{job}.jsonl" if "results" in options else "/dev/stdout"
         command = self.command([*program, "--records", records], world, site, env)
@@ -121,8 +123,6 @@ class Kubernetes(Launcher):
             pods = f"training.kubeflow.org/job-name={name}"
         kubectl = shlex.join(["kubectl", *(["-n", options["namespace"]] if "namespace" in options else [])])
         end = f"{kubectl} get {what} -o jsonpath='{{.status.conditions[*].type}}'"
-        import yaml  # every rank loads all launchers
-
         log, rows = (f'"$RESULTS"/{shlex.quote(f"{job}.{kind}")}' for kind in ("log", "jsonl"))
         kept = f"""grep '^{{"type":' {log} > {rows} || rm {rows}"""
         secrets = [variable for variable, value in env.items() if _is_secret(variable, value)]

@@ -218,8 +218,8 @@ class PredictRemark(OptionalPartsCode):
     PRICE_CHANGE = (
         "price-change",
         "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
-        "{others:.2f}<hourly_order_changed? (at the old price, the other machine had the lower price per "
-        "hour)>. Cost of a sample on {first} / cost of a sample on {other}: {ratio_now} now ({result_now}), "
+        "{others:.2f}<hourly_order_changed? (at the old price, the order of the two prices per hour was the "
+        "reverse)>. Cost of a sample on {first} / cost of a sample on {other}: {ratio_now} now ({result_now}), "
         "{ratio_then} at the old price ({result_then})",
     )
     ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"

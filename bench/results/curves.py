@@ -161,17 +161,12 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 
 
 def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
-    """Return one row for each mode, group and size of a case: the row of the launch with the middle time.
+    """Return one of the rows that differ only in their launch: the row with the middle time.
 
     Of two middle launches, the slower one is taken. The fastest launch would show luck as a result.
     """
-
-    def identity(row: Summary) -> tuple[object, ...]:
-        header = document.headers[row.job]
-        return case_of(row.job, header), row.pattern, row.transport, row.mode, row.group, row.payload_bytes
-
-    points = [_merged(own) for own in by(rows, identity).values()]
-    return [sorted(point.rows, key=seconds)[len(point.rows) // 2] for point in points]
+    cells = launches.cells(document.headers, rows)
+    return [sorted(cell.rows.values(), key=seconds)[len(cell.rows) // 2] for cell in cells]
 
 
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,15 +175,16 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
 def _transports(document: Document, without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
-    If a case has several launches, its row is that of the middle launch, as in the figures.
+    If a case has several launches, its row is that of the middle launch.
     `without_latency`: the jobs whose times are not latencies, because each time is the time of several operations.
     """
-    usable = of_middle_launch(document, [row for row in document.summaries if row.verified is not False])
+    usable = [row for row in document.summaries if row.verified is not False]
     found = []
     for transport in dict.fromkeys(row.transport for row in usable):
         of_transport = [row for row in usable if row.transport == transport]
-        best = _best(of_transport)
-        smallest = _smallest([row for row in of_transport if row.job not in without_latency])
+        best = _best(of_middle_launch(document, filter(_is_rated, of_transport)))
+        timed = [row for row in of_transport if _is_timed(row) and row.job not in without_latency]
+        smallest = _smallest(of_middle_launch(document, timed))
         if best or smallest:
             both = bool(best and smallest)
             code = HeadlineCode.MODELLED_TRANSPORT if of_transport[0].modelled else HeadlineCode.TRANSPORT
@@ -194,15 +195,14 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
     return [*found[: most - 1], Coded.of(HeadlineCode.MORE_TRANSPORTS, num=len(rest), transports=rest)]
 
 
-def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth. The result is empty if no row has a bandwidth.
+def _best(rated: Sequence[Summary]) -> dict[str, Any]:
+    """Return the facts of the row with the largest bus bandwidth. The result is empty without rows.
 
     Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
     rows of small messages alone do not take precedence, because they show latency and not bandwidth. The figure of
     ideal links alone is misleading. Modelled rows with an expected figure therefore take precedence over other modelled
     rows.
     """
-    rated = [row for row in rows if _is_rated(row)]
     largest = max((row.payload_bytes for row in rated), default=0)
     pipelined = [row for row in rated if row.mode == "pipelined"]
     if any(row.payload_bytes * _LARGE_RATIO >= largest for row in pipelined):
@@ -227,13 +227,17 @@ def _is_rated(row: Summary) -> bool:
     return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
 
 
-def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation. The result is empty if no row has a time.
+def _is_timed(row: Summary) -> bool:
+    """Check whether a row has the time of one operation."""
+    return row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None
+
+
+def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
+    """Return the facts of the row with the smallest time of one operation. The result is empty without rows.
 
     Modelled rows with an expected time take precedence over other modelled rows. The function chooses the row with the
     smallest expected time among these rows.
     """
-    timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
     timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:
         return {}

@@ -52,7 +52,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", (
         "the clocks inside the step and the steps without this part give different costs of the part: neither "
-"result is reliable"
+        "result is reliable"
     )),
     Flag.LOGGER_DISAGREES: ("l", (
         "DistributedDataParallel's own logger gives different times of the passes: neither result is reliable"

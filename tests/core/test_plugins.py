@@ -92,6 +92,9 @@ def test_a_first_line_is_read_without_importing() -> None:
         ('"""A quote \\" in it.\nMore."""\n', 'A quote " in it.'),
         ('import os\n"""Not first."""\n', ""),
         ('b"""Bytes."""\n', ""),
+        ('f"""Computed {1}."""\n', ""),
+        ('"""In two """ "strings."\n', "In two strings."),
+        ('"not a docstring".upper()\n', ""),
         ("", ""),
     ],
 )
@@ -107,6 +110,9 @@ def test_a_first_line_is_that_of_the_docstring(source: str, line: str, monkeypat
         ('TRAITS = T(look=3, names=("a",))\n', {"look": 3, "names": ("a",)}),
         ("X = 1\nTRAITS = T(\n    look=-1,  # why\n# at the edge\n)\n\n\ndef f(): ...\n", {"look": -1}),
         ("MY_TRAITS = T(look=1)\n", None),
+        ("TRAITS=T(look=3)\n", {"look": 3}),
+        ("TRAITS = T(\nlook=3,\n)\n", {"look": 3}),
+        ('"""How:\n\nTRAITS = T(look=1)\n"""\nTRAITS = T(look=3)\n', {"look": 3}),
     ],
 )
 def test_what_a_file_declares_is_read_from_its_source(

@@ -97,3 +97,19 @@ def test_the_rung_below_is_faster_because_of_a_bound_or_of_software(
 def test_an_axis_begins_at_a_power_of_ten_although_the_logarithm_is_rounded_up(rate: float) -> None:
     row = dots.DotRow(kind="", name="", words="", colour="#0072B2", bytes_per_s=rate * 1e9)
     assert "<circle" in dots.draw(dots.DotPicture("one", "", "", "", [row]))
+
+
+def test_a_rung_of_several_launches_is_that_of_the_middle_launch(a_header: Make, a_record: Make) -> None:
+    case = ("allreduce", "--transport", "gloo", "--mode", "pipelined")
+    rows, headers = DocumentBuilder(), {}
+    for launch, job in enumerate(("a", "a-launch2", "a-launch3"), 1):
+        headers[job] = a_header(pattern="allreduce", transport="gloo", case=case, num_ranks=2, launch=launch)
+        rows.add(job, headers[job], a_record(mode="pipelined", num_ranks=2))
+    found = rows.document(headers)
+    rates = (9e9, 2e9, 5e9)
+    summaries = [
+        replace(row, busbw_bytes_per_s=rate, median_s=1 / rate)
+        for row, rate in zip(found.summaries, rates, strict=True)
+    ]
+    [rung] = ladder.rungs(replace(found, summaries=tuple(summaries)))
+    assert rung.row.busbw_bytes_per_s == 5e9

@@ -202,3 +202,8 @@ def test_the_best_figures_of_several_launches_are_those_of_the_middle_launch(
     for num, busbw in ((1, 3e9), (3, 4e9), (4, 3e9)):
         [mpi] = facts_of(replace(document, summaries=tuple(rows[:num])), HeadlineCode.TRANSPORT)
         assert (mpi["busbw_bytes_per_s"], mpi["latency_s"]) == (busbw, 1 / busbw)
+    without_time = replace(rows[3], median_s=None, busbw_bytes_per_s=None, flags=(Flag.BAD_SAMPLES,))
+    impossible = replace(rows[2], flags=(Flag.ABOVE_BOUND,))
+    document = replace(document, summaries=(rows[0], rows[1], impossible, without_time))
+    [mpi] = facts_of(document, HeadlineCode.TRANSPORT)
+    assert mpi["busbw_bytes_per_s"] == 3e9, "launches without a valid rate have no say"
