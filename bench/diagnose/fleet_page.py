@@ -249,7 +249,7 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
-        parts.append(f"at {host.ratio:.2f} of the rate of its peers with all partners")
+        parts.append(f"at {host.ratio:.2f} of its peers with all partners")
     if shares:
         where = f" with {_some(host.slow_with, names)}" if host.slow_with else ""
         least, most = f"{min(shares):.2f}", f"{max(shares):.2f}"
