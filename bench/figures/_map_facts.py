@@ -40,7 +40,7 @@ def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_wor
 
     `usual`: for each cell, the median of all pairs within a node or of all pairs between nodes. The value is None if
     the map compares all pairs with each other.
-    `order`: the rank of each row and column. If the grid is smaller, a cell stands for several ranks.
+    `order`: the rank of each row and column. If the grid is smaller, a cell covers several ranks.
     """
     if usual is None:
         kinds = {"": grid}
@@ -57,7 +57,7 @@ def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_wor
 
 
 def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> str:
-    """Return the lowest or highest value and, if a cell stands for one pair, the ranks of the pair."""
+    """Return the lowest or highest value and, if a cell covers one pair, the ranks of the pair."""
     source, target = divmod(int(find(values)), len(values))
     where = ""
     if len(values) == len(order):

@@ -1,6 +1,6 @@
 """Describe the site on which a first contact runs.
 
-The site fills the placeholders in commands, and says which requirements of a step are missing.
+The site replaces `{...}` in commands by its own values. It also returns the unmet requirements of a step.
 """
 
 from __future__ import annotations

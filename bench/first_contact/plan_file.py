@@ -53,8 +53,8 @@ class Expectation:
     """An expected range of some figures. With `over`, the range applies to a ratio of two figures.
 
     `figure`: a pattern of figure names. The expectation applies to all figures with such a name.
-    `over`: the name of the figure to divide by. In this name, `{name}` and `{quantity}` stand for these parts of the
-    name that `figure` matches.
+    `over`: the name of the figure to divide by. In this name, the suite replaces `{name}` and `{quantity}` by
+    these parts of the name that `figure` matches.
     `published`: "h2d", "d2h" or "peer". If given, the range comes from published copies of this type on the same GPU
     model.
     `gpu`: if given, the expectation applies only to GPU models whose name contains this text.

@@ -57,7 +57,7 @@ class _Meshes:
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
     `_beside`: the number of groups that share the NICs.
     `_crosses`: whether the group has several nodes.
-    `_place`: one number that stands for the mesh and for `Communication.when`.
+    `_place`: a number for each combination of a mesh and `Communication.when`.
     """
 
     def __init__(self, every: Sequence[_Laid]) -> None:

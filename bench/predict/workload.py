@@ -222,7 +222,7 @@ class Workload:
         of 1 MiB, and then buckets of 25 MiB. With ZeRO 1 and 2, None means the default of Megatron-LM.
     `overlap`: whether these calls run during the backward pass.
     `efficiency`: for each GPU model, the range (low, high) of the share that one GPU reaches of the data sheet's
-        dense rate. The key "" stands for all models.
+        dense rate. The range of the key "" applies to all models.
     `baselines`: for each GPU model, the range (low, high) of the measured samples per second of one GPU.
     `lora`: the rank of the low-rank adapters of all matrices. All other weights are frozen (Hu et al. 2021).
     `software`: one of SOFTWARE, or None if unknown.
