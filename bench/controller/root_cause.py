@@ -134,9 +134,13 @@ def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a full disk, or None if the disk is not full.
 
-    If the disk is full, the ranks' reports and heartbeats may be lost.
+    If the disk is full, the ranks' reports and heartbeats may be lost. Rank 0 writes the results, so the failure names
+    rank 0 and its host.
     """
-    return Failure.of(OutcomeCode.NOT_WRITABLE, why=evidence.no_room) if evidence.no_room else None
+    if evidence.no_room is None:
+        return None
+    host = next((beat.host for beat in evidence.beats if beat.rank == 0), evidence.first_host)
+    return _failure(OutcomeCode.NOT_WRITABLE, 0, host, why=evidence.no_room)
 
 
 def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:

@@ -80,7 +80,7 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, reports=(LOST, PAUSED)), (EndCode.PAUSED, 2, "h2")),
         (replace(WELL, reports=(LOST, PAUSED, replace(PAUSED, rank=3))), (OutcomeCode.HOST_PAUSED, None, "h2")),
         (replace(WELL, reports=(GONE,), slept_s=60.0), (OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname())),
-        (replace(WELL, reports=(LOST,), no_room="no space left"), (OutcomeCode.NOT_WRITABLE, None, None)),
+        (replace(WELL, reports=(LOST,), no_room="no space left"), (OutcomeCode.NOT_WRITABLE, 0, "h0")),
         (replace(WELL, reports=(UNNAMED,)), (UNCODED, None, None)),
         (replace(WELL, reports=(LOST,), unreachable=("h2",)), (OutcomeCode.HOST_UNREACHABLE, 2, "h2")),
         (
