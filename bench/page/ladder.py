@@ -187,7 +187,7 @@ def draw(document: Document) -> Markup:
         Column("bound", lambda rung: text.gigabytes(rung.row.bound_bytes_per_s), unit="(GB/s)"),
         Column("of bound", lambda rung: text.percent(rung.row.bound_fraction), unit="(%)"),
         Column("what limits it", lambda rung: rung.reason.text, right=False),
-        Column("against the level before", lambda rung: _against(found, rung), right=False),
+        Column("against the rung below", lambda rung: _against(found, rung), right=False),
     )
     values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
     absent = element("ul", *(element("li", each) for each in skipped), class_="remarks") if skipped else Markup()
