@@ -51,13 +51,13 @@ class DatasetSkip(Code):
     )
     IN_MEMORY = (
         "folder-in-memory",
-        "{folder} is on {file_system}, which is in memory, so its files cannot be cold: give --folder on a disk, or "
-        "--cache hot",
+        "{folder} is on {file_system}, which is in memory, so its files cannot be cold: give --folder on a disk (feed "
+        "also has --cache hot)",
     )
     NOT_COUNTED = (
         "not-counted",
-        "{folder} is on {file_system}, and nothing counts the bytes read from it (neither the kernel nor the network "
-        "interfaces), so a cold read cannot be proved: give --folder on a disk, or --cache hot",
+        "{folder} is on {file_system}, whose reads cannot be counted reliably, so a cold read cannot be proved: give "
+        "--folder on another file system",
     )
     COUNTED_TOGETHER = (
         "counted-together",
