@@ -25,6 +25,7 @@ _CLOCK_S = 1.0
 _MIN_OVERLAP_S = 2.0  # if two hosts tested at the same time for less than this, missing packets prove nothing
 _OPEN = "open the ports above 1023 between the hosts in both directions (cables, routes, firewall)"
 _REPAIR = "check routes, switches and firewalls in this direction"
+_JOIN = "check routes, switches and firewalls between the two groups"
 
 
 class LinkState(StrEnum):
@@ -325,7 +326,7 @@ def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[Prefl
     first, second = groups
     facts = _facts(next(iter(failed.values())))
     facts |= {"first": named_hosts(first), "second": named_hosts(second), "groups": [list(first), list(second)]}
-    return [PreflightFinding.of(LinkCode.PARTITION, (*first, *second), **facts, remedy=_REPAIR)], {}
+    return [PreflightFinding.of(LinkCode.PARTITION, (*first, *second), **facts, remedy=_JOIN)], {}
 
 
 def _facts(link: Link) -> dict[str, Any]:

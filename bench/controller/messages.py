@@ -17,49 +17,52 @@ class OutcomeCode(OptionalPartsCode):
         "folder-removed",
         "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
     )
-    HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    HOST_UNREACHABLE = (
+        "host-unreachable",
+        "host {host} can no longer be reached through its agent (ssh, or `agent:` of the cluster){still_there}",
+    )
     HOST_RESTARTED = "host-restarted", "host {host} restarted {up_s:time} ago, while the job ran"
     HOST_DEAD = (
         "host-dead",
-        "not started: host {host} has not answered its agent since job {since}; continue with --resume when the "
-        "host answers",
+        "not started, because host {host} has not answered since job {since}: when it answers again, continue with "
+        "--resume",
     )
-    RANK_STOPPED = (
-        "rank-stopped",
-        "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
+    RANK_STOPPED = "rank-stopped", "a stop signal or a debugger has stopped rank {rank} on {host} (phase: {doing})"
+    RANK_TERMINATED = (
+        "rank-terminated",
+        "a SIGTERM that did not come from the launcher ended rank {rank} on {host} (phase: {doing})",
     )
-    RANK_TERMINATED = "rank-terminated", "SIGTERM ended rank {rank} on {host} and no other rank, in: {doing}"
     MEETING_PORT_TAKEN = (
         "meeting-port-taken",
-        "port {port} of host {host}, where the ranks meet, is taken< by a program of user {user} at address "
-        "{address}><job?, of job {job}><other_jobs?; other jobs have processes there: {other_jobs:list}>: wait until "
-        "the program that has it has ended, or set another `port:` for the cluster",
+        "the ranks' rendezvous port {port} on host {host} is in use< by a program of user {user}, which listens on "
+        "{address}><job? and belongs to job {job}><other_jobs? (other jobs with processes on this host: "
+        "{other_jobs:list})>: wait until the port is free, or set another `port:` for the cluster",
     )
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
-    RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report, in: {doing}{after}"
+    RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report (phase: {doing}){after}"
     RANKS_GONE = "ranks-gone", "{ranks} ended without an error report {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CARRIER_LOST = (
         "carrier-lost",
-        "host {host} lost the carrier of {devices:list} {num:n time} while the job ran: check its cable or its switch "
-        "port, which may work again",
+        "host {host} lost the carrier of {devices:list} {num:n time} while the job ran: check the cable and the "
+        "switch port, even if they work again now",
     )
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
         "link-interrupted",
-        "hosts {a} and {b} sent data to each other several times without an answer: check the link between them, "
-        "which may work again",
+        "TCP packets between hosts {a} and {b} were retransmitted several times without an answer: check the link "
+        "between the hosts, even if it works again now",
     )
     HOST_INTERRUPTED = (
         "host-interrupted",
-        "host {host} and {num} other hosts sent data to each other several times without an answer: check the "
-        "cable and the switch port of {host}, and whether {host} was paused; its network may work again",
+        "TCP packets between host {host} and {num} other hosts were retransmitted several times without an answer: "
+        "check whether {host} was paused, and check its cable and its switch port even if they work again now",
     )
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
         "host-paused",
-        "host {host} did not run for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; its "
-        "virtual machine was paused, or the job's processes were stopped",
+        "host {host} was paused for {paused_s:.0f} s, longer than the deadline of {deadline_s:.0f} s (phase: "
+        "{doing}): its virtual machine was paused, or the job's processes were stopped",
     )
     CONTROLLER_SLEPT = (
         "controller-slept",
@@ -67,32 +70,32 @@ class OutcomeCode(OptionalPartsCode):
     )
     RANK_STARVED = (
         "rank-starved",
-        "rank {rank} on {host} got {share:percent} of the CPU time that it needed (other ranks: "
-        "{others_share:percent}), in: {doing}",
+        "rank {rank} on {host} got only {share:percent} of the CPU time that it needed (other ranks: "
+        "{others_share:percent}; phase: {doing})",
     )
-    SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first, in: {doing}"
+    SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first (phase: {doing})"
     NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
     SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"
     OTHERS_WAIT = "others-wait", "rank {rank} ended, and {waited_s:.0f} s later other ranks still waited for it"
     TOO_LONG = "too-long", "the job did not end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",
-        "{late}{doing}; no rank hung, but the job is far slower than estimated: measure fewer sizes or fewer "
-        "ranks, or continue with --resume",
+        "{late}{doing}. No rank hung, but the job was far slower than estimated: measure fewer sizes or fewer ranks, "
+        "or continue with --resume",
     )
     LAUNCHER_FAILED = (
         "launcher-failed",
-        "the launcher ({launcher}) {how}{saying} and no rank reported why; its output is in {log}",
+        "the launcher ({launcher}) {how}{saying} and no rank reported why; the launcher's output is in {log}",
     )
-    TOOL_FAILED = "tool-failed", "{tool} {how}{saying}; its output is in {log} and {output}"
+    TOOL_FAILED = "tool-failed", "{tool} {how}{saying} and left its output in {log} and {output}"
     TOOL_OUTPUT = "tool-output", "{tool}: {why}; its output is in {output}"
-    TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result of any requested size; its output is in {output}"
+    TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result for any requested size; its output is in {output}"
 
 
 class ResumeCode(Code):
     """What `--resume` found in a run, in addition to missing rows."""
 
-    FAILED_AFTER_ROWS = "failed-after-rows", "the job failed after its last row ({earlier}), and no row is missing"
+    FAILED_AFTER_ROWS = "failed-after-rows", "no row is missing, but the job failed after its last row ({earlier})"
 
 
 class ConnectionCode(Code):
@@ -105,15 +108,15 @@ class ConnectionCode(Code):
     LOST = "connection-lost", "the connection to host {host} was lost and could not be restored within {seconds:.0f} s"
     LAUNCHER_GONE = (
         "connection-launcher-gone",
-        "the connection to host {host} was lost; when the host answered again, its launcher had ended",
+        "the connection to host {host} was lost, and the launcher there had ended before the connection was restored",
     )
     NOT_OPENED = (
         "connection-not-opened",
-        "the connection to host {host} ended with exit code {exit_code} before its launcher began",
+        "the connection to host {host} ended with exit code {exit_code} before the launcher started there",
     )
     OF_MPIRUN = (
         "connection-of-mpirun",
-        "mpirun ended the job, because it lost its connection to host {host}, or its daemon on {host} ended",
+        "mpirun ended the job, because its connection to host {host} was lost or its daemon on this host ended",
     )
 
 
@@ -141,8 +144,8 @@ class AllocationCode(Code):
     NO_ANSWER = "no-answer", "Slurm's controller has not answered for {silent_s:.0f} s; job {job_id} may still run"
     NO_CONTROLLER = (
         "no-controller",
-        "cluster {cluster!r}: Slurm's controller cannot be reached from here ({why}): check that slurmctld runs "
-        "(`scontrol ping`) and that slurm.conf is correct here, or run this on the cluster's login node",
+        "cluster {cluster!r}: this machine cannot reach Slurm's controller ({why}): check slurmctld (`scontrol ping`) "
+        "and slurm.conf, or run this on the cluster's login node",
     )
     NOT_TAKEN = (
         "not-taken",
@@ -160,11 +163,11 @@ class PlanSkipCode(Code):
     UNAVAILABLE = "transport-unavailable", "{why}"
     TOOL_IN_CONTAINERS = (
         "tool-in-containers",
-        ("{tool} cannot run in containers: the suite starts it only on hosts that have its programs"),
+        "{tool} cannot run on Kubernetes: the suite starts tools only on hosts where their programs are installed",
     )
-    TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
+    TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun cannot start MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
-    ONE_NODE = "one-node", "there is only one node, and topology {topology} is {what}"
+    ONE_NODE = "one-node", "topology {topology} needs at least two nodes: on a single node, it is {what}"
     ONE_RANK = "one-rank", "with one rank, no bytes cross a link"
     TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
     SCENARIO_LEAST = (
@@ -177,9 +180,9 @@ class PlanSkipCode(Code):
     )
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once, but {others} can"
     LADDER_ALONE = "ladder-alone", "{why}"
-    LADDER_OF_PAIRS = "ladder-of-pairs", "a ladder measures pairs, and {pattern} has none"
+    LADDER_OF_PAIRS = "ladder-of-pairs", "the schedule ladder measures pairs of ranks, but {pattern} has no pairs"
     NO_GROUPS = "no-groups", "{why}"
-    OTHER_TRANSPORT = "other-transport", "{tool} is compared with {wanted}, not with {transport}"
+    OTHER_TRANSPORT = "other-transport", "{tool} can be compared only with transport {wanted}, not with {transport}"
 
 
 class PlanRemark(Code):
@@ -187,12 +190,13 @@ class PlanRemark(Code):
 
     SPARE_HOSTS = (
         "spare-hosts",
-        "cluster {cluster!r} has `nodes: {num_nodes}`, but `hosts:` names {num_hosts}: {spare} are not used (omit "
-        "`nodes:` to use all)",
+        "cluster {cluster!r} has `nodes: {num_nodes}`, so the run does not use {spare} (of {num_hosts} in `hosts:`): "
+        "omit `nodes:` to use all hosts",
     )
     OTHER_MPIRUN = (
         "other-mpirun",
-        "mpirun: {chosen}; this site also has {other}, which a run uses if `mpirun:` in bench.yaml names it",
+        "this plan uses the mpirun {chosen}, but PATH also has {other}: to use the other one, set `mpirun:` in "
+        "bench.yaml",
     )
 
 
@@ -203,30 +207,35 @@ class ControllerError(Code):
     NO_TORCH_PROFILER = "no-torch-profiler", "--profile torch needs torch: pip install torch"
     NO_PROFILED_JOB = (
         "no-profiled-job",
-        ("--profile needs a job that this suite itself measures, and this run has none: omit --profile"),
+        "--profile cannot record any job of this run, because all jobs are modelled, run on Kubernetes or run another "
+        "tool: omit --profile",
     )
     PROFILE_ELSEWHERE = (
         "profile-elsewhere",
-        "--profile records launches that this machine starts: run it inside an allocation",
+        "--profile can record only jobs that this machine starts: run the command inside a Slurm allocation",
     )
-    NOT_PROFILED = "not-profiled", "the profiled launch failed ({why}); the results are kept; its output is in {log}"
+    NOT_PROFILED = (
+        "not-profiled",
+        "the profiled launch failed ({why}), but the run's results are kept: see the launch's output in {log}",
+    )
     LAUNCH_FAILED = (
         "launch-failed",
-        "launch {launch} ended with exit code {exit_code}; the launches before it are kept: {command}",
+        "launch {launch} ended with exit code {exit_code} (command: {command}); earlier launches are kept",
     )
     NO_INSTANCE = (
         "no-instance",
-        "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
+        "cluster {cluster!r} cannot be modelled without an instance type: set `instance:` of the cluster in "
+        "bench.yaml (`linkbench list` shows the types)",
     )
     CLUSTER_GONE = (
         "cluster-gone",
-        "the run's cluster {cluster!r} cannot be read: {why}; to continue a run, the current bench.yaml must have "
-        "its cluster",
+        "cluster {cluster!r} of this run cannot be read from bench.yaml ({why}): restore the cluster, or name another "
+        "file with --config FILE",
     )
     CLUSTER_CHANGED = (
         "cluster-changed",
-        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: start a new run without "
-        "--resume and --retest, or restore these keys (--config FILE names another bench.yaml)",
+        "cluster {cluster!r} in {config} differs from the run's plan in {keys:list}: restore these keys, name another "
+        "file with --config FILE, or start a new run",
     )
     SECRET_FACTOR = (
         "secret-factor",
@@ -234,7 +243,7 @@ class ControllerError(Code):
         "`{name}: from-environment`",
     )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
-    LIKE_DIFFERS = "like-differs", "`like: {like}` requires {name} {fixed}: omit {given}"
+    LIKE_DIFFERS = "like-differs", "`like: {like}` sets {name} to {fixed}, but {given} was requested: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
     SETUP_IN_CONTAINERS = (
         "setup-in-containers",
@@ -243,13 +252,13 @@ class ControllerError(Code):
     NO_JOBS = "no-jobs", "no job of scenario {scenario!r} can {verb} on cluster {cluster!r}: {reasons}; {remedy}"
     BY_HAND = (
         "by-hand",
-        "you submit the jobs of cluster {cluster!r} to {launcher} yourself: use `plan` instead of `run` (make plan), "
-        "and pipe its output into sh",
+        "linkbench cannot start the jobs of cluster {cluster!r}, because you submit them to {launcher} yourself: "
+        "print the commands with `plan` instead of `run` (make plan), and pipe them into sh",
     )
     NO_MPIRUN = (
         "no-mpirun",
-        "cluster {cluster!r} sets `mpirun: {mpirun}`, but this machine has no such program: correct the path, or "
-        "omit `mpirun:` to use the mpirun of the interpreter's environment or on PATH",
+        "cluster {cluster!r} sets `mpirun: {mpirun}`, but this machine has no such program: correct the path, or omit "
+        "`mpirun:` to use the mpirun next to the Python interpreter or on PATH",
     )
     NO_LAUNCHER = (
         "no-launcher",
@@ -258,26 +267,30 @@ class ControllerError(Code):
     )
     HOSTS_MISSING = (
         "hosts-missing",
-        "cluster {cluster!r} has {num_nodes} nodes, but its `hosts:` names {num_hosts}: name the hosts, or use a "
-        "launcher that knows them (slurm)",
+        "cluster {cluster!r} has {num_nodes} nodes, but its `hosts:` lists only {num_hosts}: add the missing hosts, "
+        "or use a launcher that assigns the hosts (slurm)",
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
-        "cluster {cluster!r} is {instance} with {num_ranks} ranks per node, one GPU each, but this machine has "
-        "{num_gpus} GPUs: run this on such a machine; {instead}",
+        "this machine has {num_gpus} GPUs, but cluster {cluster!r} ({instance}) starts {num_ranks} ranks per node, "
+        "one per GPU: run this on a machine of this type; {instead}",
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
-    NO_GUARD = "no-guard", "the guard process, which ends a job when the controller dies, could not be started ({why})"
-    NO_TOOL = "no-tool", "{tool} cannot be started here: use `linkbench import` to read its logs"
+    NO_GUARD = (
+        "no-guard",
+        "the guard process could not be started ({why}); without it, a job could keep running after the controller "
+        "dies",
+    )
+    NO_TOOL = "no-tool", "linkbench cannot start {tool}, but `linkbench import` reads its logs"
     NO_TOOL_FOLDER = (
         "no-tool-folder",
         "{folder} is not a folder: --tool-path (or {variable}) must name the folder of {tool}",
     )
     RETEST_IN_ALLOCATION = (
         "retest-in-allocation",
-        "a retest chooses its hosts, so it needs an allocation with these hosts: salloc --nodes={num_nodes}{nodelist} "
-        "linkbench run --retest {run}",
+        "a retest must run inside a Slurm allocation with the right hosts: run `salloc --nodes={num_nodes}{nodelist} "
+        "linkbench run --retest {run}`",
     )
     RETEST_ON_KUBERNETES = (
         "retest-on-kubernetes",
@@ -285,8 +298,8 @@ class ControllerError(Code):
     )
     RETEST_HOSTS = (
         "retest-hosts",
-        "`hosts:` of cluster {cluster!r} in bench.yaml does not have the names {hosts:list}: write the hosts' own "
-        "names into `hosts:`, or run the whole scenario again",
+        "`hosts:` of cluster {cluster!r} in bench.yaml does not list {hosts:list}: write the hosts' own host names "
+        "into `hosts:`, or run the whole scenario again",
     )
 
 
@@ -296,18 +309,18 @@ class FindingCode(Code):
     NAMED_TWICE = "named-twice", "`hosts:` names {host} {times} times: name each host once"
     PORT_TAKEN = (
         "port-taken",
-        "port {port} of host {host}, where the ranks meet, is taken ({why}): end the process that holds it, or set "
+        "the ranks' rendezvous port {port} on host {host} is taken ({why}): end the process that uses it, or set "
         "another `port:` for the cluster",
     )
     RESULTS_NOT_SHARED = (
         "results-not-shared",
-        "host {host}, where rank 0 writes, does not see the folder {folder} of this machine: use a shared folder with "
-        "--results DIR, or start the run on {host}",
+        "the results folder {folder} of this machine is not shared with host {host}, where rank 0 writes the results: "
+        "name a shared folder with --results DIR, or start the run on {host}",
     )
     RESULTS_NOT_WRITABLE = (
         "results-not-writable",
-        "host {host} cannot write to {folder} ({why}): free some space, change its permissions, or use another folder "
-        "with --results DIR",
+        "host {host} cannot write to {folder} ({why}): free some space, change the folder's permissions, or use "
+        "another folder with --results DIR",
     )
     RESULTS_FULL = (
         "results-full",
@@ -316,23 +329,23 @@ class FindingCode(Code):
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
-        "host {host} has {num_gpus} GPUs for {num_ranks} ranks, which need one each: lower `ranks_per_node`, or remove "
-        "the host from `hosts:`",
+        "host {host} has {num_gpus} GPUs, but each of its {num_ranks} ranks needs one: lower `ranks_per_node`, or "
+        "remove the host from `hosts:`",
     )
     LITTLE_MEMORY = (
         "little-memory",
-        "host {host} has {free_mib} MiB of free memory for {num_ranks} ranks: end other programs there, or start fewer "
-        "ranks",
+        "host {host} has only {free_mib} MiB of free memory for {num_ranks} ranks: end other programs there, or start "
+        "fewer ranks",
     )
     FEW_FILES = (
         "few-files",
-        "a process on host {host} may open only {max_files} files, but one of {num_ranks} ranks may need {needed}: "
-        "raise the limit with `ulimit -n` or in /etc/security/limits.conf",
+        "a process on host {host} may open only {max_files} files, but a rank in a job of {num_ranks} ranks may need "
+        "{needed}: raise the limit with `ulimit -n` or in /etc/security/limits.conf",
     )
     LITTLE_SHM = (
         "little-shm",
-        "/dev/shm of host {host} has {free_mib} MiB left for {num_ranks} ranks: give a container "
-        "--shm-size={needed_mib}m",
+        "/dev/shm on host {host} has only {free_mib} MiB left for {num_ranks} ranks: free space there, or start the "
+        "container with --shm-size={needed_mib}m",
     )
     LITTLE_LOCKED_MEMORY = (
         "little-locked-memory",
@@ -340,7 +353,7 @@ class FindingCode(Code):
     )
     BUSY = (
         "busy-host",
-        "host {host} is busy: {causes:list}; the busiest programs: {programs:list}; end them, or measure later",
+        "host {host} is busy: {causes:list} (busiest programs: {programs:list}); end these programs, or measure later",
     )
     NO_DEVICE = (
         "no-device",
@@ -356,13 +369,13 @@ class FindingCode(Code):
     )
     OWN_NAME_UNKNOWN = (
         "own-name-unknown",
-        "host {host} cannot resolve its own name {name} ({why}), by which Gloo finds the network: add it to /etc/hosts "
-        "there, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "host {host} cannot resolve its own name {name} ({why}), but Gloo needs the address: add the name to "
+        "/etc/hosts there, or name the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     OWN_NAME_IS_LOOPBACK = (
         "own-name-is-loopback",
-        "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: remove the line "
-        "with this address from its /etc/hosts, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: remove this "
+        "address from /etc/hosts there, or name the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
     VERSIONS_DIFFER = (
@@ -375,7 +388,7 @@ class FindingCode(Code):
     )
     NOT_TRIED = (
         "not-tried",
-        "host {host} could not test its ports ({why}): check what happened to the host since its first answer",
+        "host {host} answered at first, but could not test its ports later ({why}): check what happened to the host",
     )
     CLOCKS_APART = (
         "clocks-apart",
@@ -388,8 +401,8 @@ class FindingCode(Code):
     )
     SETUP_FAILS = (
         "setup-fails",
-        "`setup:` of cluster {cluster!r} fails on this machine ({why}): correct it; /bin/sh knows `module` only after "
-        "`. /etc/profile.d/modules.sh`",
+        "`setup:` of cluster {cluster!r} fails on this machine ({why}): correct these lines (`module` works in "
+        "/bin/sh only after `. /etc/profile.d/modules.sh`)",
     )
     NO_OPTION = "no-option", "`options:` of cluster {cluster!r}: {launcher} has no option {option!r}{nearest}"
     NOT_REACHED = (
@@ -398,12 +411,13 @@ class FindingCode(Code):
     )
     NO_INPUT = (
         "no-input",
-        "{named} gets no standard input from `{agent}`: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh "
-        "without -n)",
+        "{named} gets no standard input from `{agent}`: add -i to `agent:` (docker exec -i, kubectl exec -i), or "
+        "remove -n (ssh)",
     )
     NO_REPLY = (
         "no-reply",
-        "{named} returned nothing to `{agent}`: `agent:` must run the appended command on the host",
+        "{named} returned no output through `{agent}`: correct `agent:`, which must run the appended command on the "
+        "host",
     )
     NO_REPLY_IN_TIME = (
         "no-reply-in-time",
@@ -415,13 +429,10 @@ class FindingCode(Code):
     )
     NO_SUITE = (
         "no-suite",
-        "{named} cannot import the suite ({why}): copy {folder} there, and install the packages that the "
-        "interpreter has here",
+        "{named} cannot import the suite ({why}): copy {folder} there, and install the same Python packages as on "
+        "this machine",
     )
-    OTHER_SUITE = (
-        "other-suite",
-        "{named} has another version of the suite than this machine: copy this checkout to it",
-    )
+    OTHER_SUITE = "other-suite", "{named} has another version of the suite than this machine: copy this checkout there"
     PROBE_FAILED = "probe-failed", "{named} could not answer ({why}): run `{command}` there to see why"
 
 
@@ -441,21 +452,22 @@ class LinkCode(Code):
     )
     HOST_UNHEARD = (
         "host-unheard",
-        "no packet of host {host} reaches another host, but packets of other hosts reach {host} (tried TCP and UDP): "
-        "{remedy}",
+        "packets from host {host} to the other hosts are lost, but packets from these hosts to {host} arrive (tried "
+        "TCP and UDP): {remedy}",
     )
     HOST_HEARS_NOTHING = (
         "host-hears-nothing",
-        "host {host} receives no packet of the other hosts, but the other hosts receive packets of {host} "
-        "(tried TCP and UDP): {remedy}",
+        "packets from the other hosts to host {host} are lost, but packets from {host} to these hosts arrive (tried "
+        "TCP and UDP): {remedy}",
     )
     ONE_WAY = (
         "one-way-link",
-        "host {a} cannot reach host {b} by {address} ({b} reaches {a}; tried TCP and UDP port {port}): {remedy}",
+        "packets from host {a} to host {b} ({address}) are lost, but packets from {b} to {a} arrive (tried TCP and "
+        "UDP port {port}): {remedy}",
     )
     NOT_CONNECTED = (
         "not-connected",
-        "host {a} cannot connect to host {b} by {address} ({why}; tried TCP port {port}): {remedy}",
+        "host {a} cannot connect to host {b} at {address} ({why}; tried TCP port {port}): {remedy}",
     )
     NEITHER_CONNECTED = (
         "neither-connected",
@@ -468,33 +480,36 @@ class LinkCode(Code):
     MORE_PAIRS = "more-pairs", "the same problem between {num:n more pair} of hosts"
     STALLS = (
         "link-stalls",
-        "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, although short "
-        "messages arrive (tried TCP port {port}): check the MTU of the path",
+        "a message of {num_bytes} bytes from host {a} to host {b} ({address}) stalls after {received_bytes} bytes, "
+        "but short messages arrive (tried TCP port {port}): check the MTU of the path",
     )
     SMALL_MTU = (
         "small-mtu",
-        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, but packets of {largest} bytes "
-        "arrive, and both hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
+        "packets of {lost} bytes from host {a} to host {b} ({address}) are lost, but packets of {largest} bytes "
+        "arrive (tried UDP port {port}): set the hosts' MTU ({mtu}) on every switch of the path",
     )
     SMALL_MTU_OF_HOST = (
         "small-mtu-of-host",
-        "packets of {lost} bytes do not pass between host {host} and any other host, but packets of {largest} bytes "
-        "pass, and the hosts have MTU {mtu} (tried UDP): correct the MTU of its switch port",
+        "packets of {lost} bytes between host {host} and all other hosts are lost, but packets of {largest} bytes "
+        "arrive (tried UDP): set the hosts' MTU ({mtu}) on the switch port of {host}",
     )
-    MTU_DIFFERS = "mtu-differs", "MTU {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set one MTU"
+    MTU_DIFFERS = (
+        "mtu-differs",
+        "the MTU is {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set the same MTU on all hosts",
+    )
     DUPLICATE_ADDRESS = (
         "duplicate-address",
         "{named} have the same address {address} (MAC {macs:list}): give each host its own address",
     )
     ADDRESS_TAKEN = (
         "address-taken",
-        "another machine has the address {address} of host {b}: host {a} finds {address} at MAC {mac}, but the "
+        "another machine uses the address {address} of host {b}: host {a} finds this address at MAC {mac}, but the "
         "devices of {b} have {own:list}. Give one of the two machines another address",
     )
     ADDRESS_MOVED = (
         "address-moved",
-        "another machine{where} replied for a time to the address {address} of host {host}: it has the MAC {mac}, but "
-        "the host's own devices have {own:list}. Give each machine an address of its own",
+        "another machine{where} answered for some time at the address {address} of host {host}: its MAC is {mac}, but "
+        "the devices of {host} have {own:list}. Give each machine its own address",
     )
     OTHER_HOST_ANSWERS = (
         "other-host-answers",

@@ -223,7 +223,7 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     reported = beat.ended is not None and not beat.ended_well
     if reported or (beat.rank in evidence.crashed and _gone(evidence)):
         return None
-    doing = f", in: {beat.doing}"
+    doing = f" (phase: {beat.doing})"
     return _failure(OutcomeCode.RANK_LOST, beat.rank, beat.host, who=_name(beat), doing=doing, **how)
 
 

@@ -14,28 +14,28 @@ class EndCode(Code):
     TERMINATED = "terminated", "terminated by SIGTERM"
     CONTROLLER_GONE = (
         "controller-gone",
-        "the controller is gone and last renewed its lease {silent_s:.0f} s ago: continue with `linkbench run "
+        "the controller is gone (it last renewed its lease {silent_s:.0f} s ago): continue with `linkbench run "
         "--resume`",
     )
     OUT_OF_MEMORY = (
         "out-of-memory",
-        "ran out of memory in {doing} ({why}): give smaller sizes, or start fewer ranks on this machine",
+        "ran out of memory (phase: {doing}; {why}): measure smaller sizes, or start fewer ranks on this machine",
     )
-    LOST_CONTACT = "lost-contact", "lost contact with its peers in {doing} ({why})"
-    NO_PROGRESS = "no-progress", "no progress for {silent_s:.0f} s in: {doing}"
+    LOST_CONTACT = "lost-contact", "lost contact with its peers (phase: {doing}; {why})"
+    NO_PROGRESS = "no-progress", "no progress for {silent_s:.0f} s (phase: {doing})"
     NOT_FINISHED = (
         "not-finished",
-        "{doing} did not finish within {within_s:.0f} s: `linkbench doctor` tests the ports between the hosts",
+        "{doing} did not finish within {within_s:.0f} s: test the ports between the hosts with `linkbench doctor`",
     )
     SUSPENDED = (
         "suspended",
-        "machine {host} was suspended for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; "
-        "continue with `linkbench run --resume`",
+        "machine {host} was suspended for {paused_s:.0f} s, longer than the deadline of {deadline_s:.0f} s (phase: "
+        "{doing}): continue with `linkbench run --resume`",
     )
     PAUSED = (
         "paused",
-        "this process did not run for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; "
-        "its virtual machine was paused, or the process was stopped",
+        "this process was paused for {paused_s:.0f} s, longer than the deadline of {deadline_s:.0f} s (phase: "
+        "{doing}): its virtual machine was paused, or the process was stopped",
     )
     CANNOT_JOIN = (
         "cannot-join",
@@ -43,8 +43,8 @@ class EndCode(Code):
     )
     ABSENT = (
         "absent",
-        "{missing}: did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check the host "
-        "and its ranks' output; `linkbench doctor` tests the ports between the hosts",
+        "{missing} did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check the host and the "
+        "output of its ranks, and test the ports between the hosts with `linkbench doctor`",
     )
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 

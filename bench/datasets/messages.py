@@ -9,17 +9,18 @@ class DatasetSkip(Code):
     """Why a row cannot be read."""
 
     NOT_INSTALLED = "format-not-installed", "{files} needs {packages}: pip install {packages}"
-    NOT_INDEXED = "not-indexed", "{files} cannot find a single record: use --read-order sequential or shuffled"
-    NO_DIRECT_IO = "no-direct-io", "{files} cannot be read with O_DIRECT: use --files raw, or omit --direct-io"
+    NOT_INDEXED = "not-indexed", "{files} has no index to find single records: use --read-order sequential or shuffled"
+    NO_DIRECT_IO = (
+        "no-direct-io",
+        "{files} cannot be read with O_DIRECT here: omit --direct-io, or read --files raw from a folder (not from a "
+        "bucket)",
+    )
     NO_BLOCKS = "no-blocks", "the reader of {files} chooses its own block size: omit --block"
     UNALIGNED_BLOCKS = (
         "unaligned-blocks",
         ("O_DIRECT reads whole pages: give a --block that is a multiple of {page_bytes} bytes"),
     )
-    NO_AHEAD = (
-        "no-ahead",
-        "the kernel does not read ahead for {files}, for O_DIRECT or for buckets: omit --ahead",
-    )
+    NO_AHEAD = "no-ahead", "the kernel cannot read ahead here ({files}, O_DIRECT or a bucket): omit --ahead"
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "the client of a bucket has no cache: use --cache cold"
     NOT_SHARED = (
@@ -36,34 +37,43 @@ class DatasetSkip(Code):
     GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
     NO_GPU_FORMAT = (
         "no-gpu-format",
-        "the host must read {files} to find its records, and KvikIO reads into the GPU alone: use --files raw or mds",
+        "the host must read {files} to find its records, but KvikIO reads only into the GPU: use --files raw or mds",
     )
-    NO_GPU_OPTION = "no-gpu-option", "KvikIO opens files itself: leave out --ahead and --direct-io"
-    NO_GPU_OBJECTS = "no-gpu-objects", "KvikIO reads files into the GPU here, not {folder}: give --folder on a disk"
+    NO_GPU_OPTION = "no-gpu-option", "KvikIO opens the files itself: omit --ahead and --direct-io"
+    NO_GPU_OBJECTS = (
+        "no-gpu-objects",
+        "KvikIO can read only files of a folder into the GPU, not {folder}: give --folder on a disk",
+    )
     READS_ONLY = "reads-only", "a single rank has no other rank to exchange data with: start several ranks"
-    ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
+    ALWAYS_DEVICE = (
+        "always-device",
+        "reads with O_DIRECT or directly into the GPU bypass the page cache: use --cache cold",
+    )
     IN_MEMORY = (
         "folder-in-memory",
-        "{folder} is on {file_system}, in memory: its files cannot be cold; give --folder on a disk, or --cache hot",
+        "{folder} is on {file_system}, which is in memory, so its files cannot be cold: give --folder on a disk (feed "
+        "also has --cache hot)",
     )
     NOT_COUNTED = (
         "not-counted",
-        "{folder} is on {file_system}: neither the kernel nor the network interfaces count the bytes read from it, so "
-        "nothing proves where they came from",
+        "{folder} is on {file_system}, whose reads cannot be counted reliably, so a cold read cannot be proved: give "
+        "--folder on another file system",
     )
     COUNTED_TOGETHER = (
         "counted-together",
-        "{folder} is on {file_system}: only the network interfaces count the bytes read from this file "
-        "system, and they add the bytes of all ranks of a host: start one rank per host",
+        "{folder} is on {file_system}, whose reads only the network interfaces count, for all ranks of a host "
+        "together: start one rank per host",
     )
-    NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
+    NO_SPACE = "no-space", "{folder} has too little space for {num_bytes:bytes} of records: {lacking:bytes} are missing"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "with {num_workers:n worker}, a worker reads only {num} of {num_records:n record}; to measure the "
-        "wait, a worker needs three batches of {batch:n record}: use larger --sizes, a smaller --record or "
-        "--batch, or fewer --workers",
+        "each of {num_workers:n worker} reads only {num} of {num_records:n record}, but needs three batches of "
+        "{batch:n record} to measure the wait: use larger --sizes, a smaller --record or --batch, or fewer --workers",
     )
-    ISOLATED_ONLY = "isolated-only", "the suite checks the cache state of every single pass: use --mode isolated"
+    ISOLATED_ONLY = (
+        "isolated-only",
+        "the suite checks the cache state of each pass, so passes cannot be pipelined: use --mode isolated",
+    )
 
 
 class DatasetFailure(Code):
@@ -71,16 +81,16 @@ class DatasetFailure(Code):
 
     NOT_COLD = (
         "not-cold",
-        "the files were not cold: the page cache had {pages:n page} before a pass, and the device "
-        "delivered {share:.3f} bytes per requested byte (required: at least 0.99)",
+        "the files were not cold: the page cache had {pages:n page} of them before a pass, and the device delivered "
+        "{share:.3f} bytes per requested byte (at least 0.99 are required)",
     )
     NOT_WARM = (
         "not-warm",
-        "the files were not warm: the device delivered {share:.3f} bytes per requested byte (allowed: at most 0.01)",
+        "the files were not warm: the device delivered {share:.3f} bytes per requested byte (at most 0.01 are allowed)",
     )
     NOT_IN_MEMORY = (
         "not-in-memory",
-        "the files were not warm: {pages:n page} of the files were not in the page cache before or after a pass",
+        "the files were not warm: the page cache lacked {pages:n page} of them before or after a pass",
     )
 
 

@@ -38,14 +38,14 @@ class SlowPart(OptionalPartsCode):
     )
     HOST_OF_LOGS = (
         "bad-host-of-logs",
-        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: slow with {num_slow} and lost with "
-        "{num_lost} of {num_partners:n partner}",
+        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: of {num_partners:n partner}, {num_slow} "
+        "had slow runs with this host, and {num_lost} had failed or missing runs",
     )
     LINK = (
         "slow-link",
         f"<{{first}} to {{second}} runs {_ratio('forward')}><both? and ><{{second}} to {{first}} runs "
-        f"{_ratio('backward')}><open_ends?; it may be {{open_ends:list}} instead, because no third host separates the "
-        "link from its ends><!open_ends?; both ends are normal with others>",
+        f"{_ratio('backward')}><open_ends?; {{open_ends:list}} may be slow instead of the link, because no other "
+        "partner was measured><!open_ends?; both ends are normal with other hosts>",
     )
 
 
@@ -61,7 +61,7 @@ class DiagnosisNote(OptionalPartsCode):
     )
     HOSTS_NOT_TESTED = (
         "hosts-not-tested",
-        "the first test measures every host, but {num_missing:n round} of this test are missing: any host may be slow",
+        "not every host was tested, because {num_missing:n round} of the first test are missing: any host may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
@@ -76,7 +76,7 @@ class Conclusion(OptionalPartsCode):
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of the bandwidth of its peers"
     NO_PEERS = (
         "no-peers",
-        "nothing can be compared: a single pair of ranks was measured, which has no peers; measure three or more ranks",
+        "nothing can be compared, because only one pair of ranks was measured: measure three or more ranks",
     )
     SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
     HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"

@@ -16,7 +16,7 @@ class StepState(Code):
     CRASHED = "crashed", "was ended by signal {signal}"
     TIMED_OUT = "timed-out", "did not end within {limit_s:.0f} s"
     STUCK = "stuck", "did not end within {limit_s:.0f} s, and its process cannot be killed"
-    INTERRUPTED = "interrupted", "an earlier call ended while this step was running"
+    INTERRUPTED = "interrupted", "an earlier call of linkbench ended while this step was running"
     SKIPPED = "skipped", "{text}"
     RUNNING = "running", "is running"
 
@@ -27,20 +27,17 @@ class StepSkip(Code):
     NO_MODULE = "no-module", "the Python module {name} is not installed"
     NO_PROGRAM = "no-program", "the program {name} is not on PATH"
     NO_FILE = "no-file", "{name} is missing: this step needs a checkout of the suite"
-    TOO_FEW_GPUS = "too-few-gpus", "the step needs {name} GPUs, and {num_gpus} are visible"
+    TOO_FEW_GPUS = "too-few-gpus", "the step needs {name} GPUs, but only {num_gpus} are visible"
     NO_TOOLS = "no-tools", "--tool-path names no folder with nccl-tests or nvbandwidth"
     NO_GPU = "no-gpu", "no GPU is visible"
-    NO_TIME = "no-time", "the step needs at least {least_s:.0f} s, and {left_s:.0f} s are left"
-    TWICE = "interrupted-twice", "two earlier calls ended while this step was running"
+    NO_TIME = "no-time", "the step needs at least {least_s:.0f} s, but only {left_s:.0f} s are left"
+    TWICE = "interrupted-twice", "two earlier calls of linkbench ended while this step was running"
 
 
 class ContactError(Code):
     """Why the first contact cannot begin."""
 
-    NO_GPU = (
-        "no-gpu",
-        "no GPU is visible here ({reason}): run this on a machine with a GPU; {folder} has the report",
-    )
+    NO_GPU = "no-gpu", "no GPU is visible here ({reason}): run this on a machine with a GPU; the report is in {folder}"
     OTHER_PLAN = (
         "other-plan",
         "{folder} contains the steps of another plan ({theirs}, not {ours}): name another folder with --keep",

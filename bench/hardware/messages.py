@@ -10,10 +10,10 @@ _FABRIC_MANAGER = (
     "version); for a virtual machine, start it on the host"
 )
 _LINKS_DOWN = (
-    "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board "
-    "checked if the links stay down"
+    "check state and errors with `nvidia-smi nvlink -s` and `-e`, and reset the GPU or the node; if the links stay "
+    "down, have the board checked"
 )
-_SLOWEST = "the slowest one sets the pace: "
+_SLOWEST = "all of them wait for the slowest: "
 
 
 class HealthCode(Code):
@@ -21,7 +21,7 @@ class HealthCode(Code):
 
     LINK_BELOW_BOTH_ENDS = "link-below-both-ends", "the PCIe link of {gpus} is slower than the GPU and its slot allow"
     NARROW_LINK = "narrow-link", "the PCIe link of {gpus} has fewer lanes than possible"
-    LINK_UNKNOWN = "link-unknown", "the PCIe generation under load of {gpus}"
+    LINK_UNKNOWN = "link-unknown", "the PCIe generation of {gpus} under load"
     SLOT_BELOW_GPU = "slot-below-gpu", "the slot of {gpus} is slower than the GPU"
     NO_PEER_ACCESS = "no-peer-access", "GPUs cannot access each other's memory: {shown}"
     PEER_ACCESS_UNKNOWN = "peer-access-unknown", "whether all GPUs have access to each other's memory"
@@ -34,15 +34,15 @@ class HealthCode(Code):
     FABRIC_NOT_READY = "fabric-not-ready", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
     FABRIC_ALONE = "fabric-alone", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
     NO_FABRIC_MANAGER = "no-fabric-manager", "the fabric manager does not run (SYSTEM_NOT_READY)"
-    FABRIC_UNKNOWN = "fabric-unknown", "whether these joined the NVSwitch fabric: {gpus}"
+    FABRIC_UNKNOWN = "fabric-unknown", "whether {gpus} joined the NVSwitch fabric"
     ADAPTER_ON_OTHER_NODE = "adapter-on-other-node", "no network adapter is on the NUMA node of {gpus}"
     ADAPTER_ON_OTHER_SWITCH = "adapter-on-other-switch", "no network adapter is on the PCIe switch of {gpus}"
     SWITCH_UNKNOWN = "switch-unknown", "which network adapters share a PCIe switch with {gpus}"
     ADAPTER_PATH_UNKNOWN = "adapter-path-unknown", "the path between {gpus} and the network adapters"
-    GPUS_MISSING = "gpus-missing", "{there} of the {wanted} GPUs of {instance} are here"
+    GPUS_MISSING = "gpus-missing", "this node has only {there} of the {wanted} GPUs of {instance}"
     OTHER_GPUS = "other-gpus", "these are not the GPUs of {instance}"
     HOST_LINK_UNKNOWN = "host-link-unknown", "whether the host is as fast as the GPUs' own PCIe links"
-    BELOW_INSTANCE = "below-instance", "{link} of a GPU is linked at {linked:rate}; {instance} has {promised:rate}"
+    BELOW_INSTANCE = "below-instance", "{link} of a GPU has {linked:rate}, but {instance} should have {promised:rate}"
     NO_GPU_DIRECT = "no-gpu-direct", "RDMA adapters cannot access GPU memory (no GPUDirect RDMA)"
     GPU_DIRECT_UNKNOWN = "gpu-direct-unknown", "whether RDMA adapters can access GPU memory"
     NO_VERBS = "no-verbs", "no process here can use the RDMA adapters"
@@ -82,32 +82,34 @@ REMEDIES = {
     HealthCode.FABRIC_ALONE: f"nothing to do if CUDA programs work here; otherwise {_FABRIC_MANAGER}",
     HealthCode.NO_FABRIC_MANAGER: _FABRIC_MANAGER,
     HealthCode.ADAPTER_ON_OTHER_NODE: (
-        "use an adapter of the GPU's own NUMA node (`nics:` of the cluster), or move cards; in a virtual machine ask "
-        "for its real topology"
+        "use an adapter of the GPU's own NUMA node (`nics:` of the cluster), or move cards; in a virtual machine, ask "
+        "the provider for the real topology"
     ),
     HealthCode.ADAPTER_ON_OTHER_SWITCH: "data passes through the processor: use a closer adapter, if there is one",
     HealthCode.GPUS_MISSING: "look for GPUs lost from the bus (`dmesg | grep Xid`), or correct `instance:`",
     HealthCode.OTHER_GPUS: "correct `instance:`",
-    HealthCode.BELOW_INSTANCE: "choose another instance type, if this one should have more",
-    HealthCode.NO_GPU_DIRECT: "`modprobe nvidia_peermem`, or the open kernel modules on Linux 5.12 or later (dmabuf)",
+    HealthCode.BELOW_INSTANCE: "if this machine is of another type, correct `instance:`",
+    HealthCode.NO_GPU_DIRECT: (
+        "run `modprobe nvidia_peermem`, or use the driver's open kernel modules on Linux 5.12 or later (dmabuf)"
+    ),
     HealthCode.NO_VERBS: "to measure several nodes, start the container with `--device=/dev/infiniband`",
-    HealthCode.IOMMU: "set it to pass-through, in the BIOS or by `iommu=pt` on the kernel's command line",
+    HealthCode.IOMMU: "set the IOMMU to pass-through, in the BIOS or with `iommu=pt` on the kernel's command line",
     HealthCode.ACS: (
         "unless virtual machines need it, turn ACS off in the BIOS, or use setpci on the bridges above GPUs and NICs"
     ),
-    HealthCode.LOCKED_MEMORY: "`ulimit -l unlimited`, in a container `--ulimit memlock=-1`",
+    HealthCode.LOCKED_MEMORY: "set `ulimit -l unlimited`, or start the container with `--ulimit memlock=-1`",
     HealthCode.SHARED_MEMORY: "start the container with `--shm-size=8g` or `--ipc=host`",
-    HealthCode.MIG: "`nvidia-smi -i {first} -mig 0`, to measure whole GPUs",
-    HealthCode.ECC_ERRORS: "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU if rows wait for remapping",
+    HealthCode.MIG: "to measure whole GPUs, run `nvidia-smi -i {first} -mig 0`",
+    HealthCode.ECC_ERRORS: "check `nvidia-smi -q -d ECC,ROW_REMAPPER`, and reset the GPU if rows wait for remapping",
     HealthCode.BRAKED: "check cooling and power supply",
-    HealthCode.THROTTLED: "see the configured limits in `nvidia-smi -q -d CLOCK,POWER`",
-    HealthCode.GOVERNOR: "`cpupower frequency-set -g performance`",
-    HealthCode.UNLIKE_GPUS: f"{_SLOWEST}give all of them the same configuration, or do not use the one that differs",
-    HealthCode.UNLIKE_NODES: f"{_SLOWEST}install the same on all nodes",
+    HealthCode.THROTTLED: "check the configured limits with `nvidia-smi -q -d CLOCK,POWER`",
+    HealthCode.GOVERNOR: "run `cpupower frequency-set -g performance`",
+    HealthCode.UNLIKE_GPUS: f"{_SLOWEST}give all GPUs the same configuration, or leave out the GPU that differs",
+    HealthCode.UNLIKE_NODES: f"{_SLOWEST}make all nodes alike",
     HealthCode.TORCH_WITHOUT_CUDA: "install a build of torch with CUDA",
     HealthCode.LIBRARY_TOO_NEW: "update the driver, or install the build for CUDA {driver}",
     HealthCode.NO_DRIVER: (
-        "if there should be GPUs, start the container with `--gpus all`, or load the driver (see `nvidia-smi`)"
+        "if this machine has GPUs, start the container with `--gpus all`, or load the driver (check `nvidia-smi`)"
     ),
 }
 ACCESS_DISABLED = "check NVreg_RegistryDwords and the driver's licence"

@@ -10,8 +10,8 @@ class PageCode(OptionalPartsCode):
 
     STEPS = (
         "page-steps",
-        "this page stores {num} rows of {jobs:list 3} in steps of 0.1 %; intervals, extremes and samples are only "
-        "in the results files",
+        "this page rounds the {num} rows of {jobs:list 3} to steps of 0.1 %; their intervals, extremes and samples "
+        "are only in the results files",
     )
 
     UNJUDGED = (

@@ -14,7 +14,8 @@ class RankSkip(Code):
     )
     ONE_WAY_CLOCK = (
         "one-way-clock",
-        "one-way times need the hosts' clocks, but {transport} does not complete operations on the host",
+        "one-way times need the hosts' clocks, so {transport} cannot measure them: its operations do not complete on "
+        "the host",
     )
     ONE_WAY_AGGRESSOR = (
         "one-way-aggressor",
@@ -23,7 +24,7 @@ class RankSkip(Code):
     NO_IN_PLACE = "no-in-place", "{pattern} has no in-place form"
     RANKS_REORDERED = (
         "ranks-reordered",
-        "{transport} sorts the ranks of a group: only the linear order can be measured",
+        "{transport} sorts the ranks of a group, so only the order linear can be measured",
     )
     NO_OVERLAP = (
         "no-overlap",
@@ -47,14 +48,20 @@ class RankSkip(Code):
         "model-replay",
         "the model cannot replay a job: omit `--model` or `--transport model` to measure on real ranks",
     )
-    MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
+    MODEL_OVERLAP = (
+        "model-overlap",
+        "the model simulates only links, so it cannot tell how much matrix products slow them down",
+    )
 
 
 class RankFailure(Code):
     """Why a row failed."""
 
-    OUT_OF_MEMORY = "out-of-memory", "ran out of memory for {need_mib} MiB, although {free_mib} MiB were reported free"
-    WRONG_BEFORE_TIMING = "wrong-before-timing", "{num_wrong:n wrong element} before timing; first: {first}"
+    OUT_OF_MEMORY = "out-of-memory", "could not allocate {need_mib} MiB, although {free_mib} MiB were reported free"
+    WRONG_BEFORE_TIMING = (
+        "wrong-before-timing",
+        "the data check before timing found {num_wrong:n wrong element}; first: {first}",
+    )
     NO_PRODUCTS = "no-products", "overlap: {why}"
     CLOCKS = "clocks-not-comparable", "the clocks of hosts {hosts:list} cannot be compared: {why}"
 
@@ -64,14 +71,17 @@ class RankRefusal(Code):
 
     HOST_IN_USE = (
         "host-in-use",
-        "another benchmark measures on host {host} ({whose}): wait until this benchmark has ended, or measure at "
-        "the same time with `run --share-hosts`",
+        "another benchmark runs on host {host} ({whose}): wait until it has ended, or measure at the same time with "
+        "`run --share-hosts`",
     )
     TOOL_NOT_STARTED = (
         "tool-not-started",
         ("{program} cannot be started on host {host} ({why}): install the program there"),
     )
-    TWO_ENDS = "two-ends", "a test between a server and a client needs 2 ranks, one on each host, not {num_ranks}"
+    TWO_ENDS = (
+        "two-ends",
+        "a test between a server and a client needs exactly 2 ranks, one on each host, but there are {num_ranks}",
+    )
     NO_RDMA_ADAPTER = (
         "no-rdma-adapter",
         "host {host} has no active RDMA adapter (InfiniBand, RoCE): load the driver, bring the link up, or measure on "
@@ -79,7 +89,7 @@ class RankRefusal(Code):
     )
     NOT_THIS_ADAPTER = (
         "not-this-adapter",
-        "{wanted} is no active RDMA adapter of host {host}; these are {found:list}: correct `nics:` of the cluster",
+        "{wanted} is not an active RDMA adapter of host {host}, which has {found:list}: correct `nics:` of the cluster",
     )
     SERVER_NOT_REACHED = (
         "server-not-reached",
@@ -88,8 +98,8 @@ class RankRefusal(Code):
     )
     OTHER_NUM_RANKS = (
         "other-num-ranks",
-        "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
-        "nodes x {ranks_per_node} ranks): start them with mpirun, torchrun, or srun as tasks of one step",
+        "{num_ranks} ranks were requested ({num_nodes} nodes x {ranks_per_node} ranks), but this process is one of "
+        "{found} (source: {source}): start all ranks with one mpirun, one torchrun job or one srun step",
     )
     AUTO_IGNORES = (
         "auto-ignores",
@@ -102,14 +112,15 @@ class RankRefusal(Code):
     )
     OTHER_LAYOUT = (
         "other-layout",
-        "{num_nodes} hosts x {ranks_per_node} ranks were requested, but the hosts are {found}: check `hosts:` and "
-        "`options:` in bench.yaml, and that every host has its own host name",
+        "{num_nodes} hosts x {ranks_per_node} ranks were requested, but the ranks are distributed differently "
+        "({found}): check `hosts:` and `options:` in bench.yaml, and give every host its own host name",
     )
     SAME_HOST_NAME = "same-host-name", "two machines have the host name {host}: give each machine its own host name"
     SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same version on all hosts"
     VARIABLE_DIFFERS = (
         "variable-differs",
-        "the variable {name} is {where}: set it in `env:` of the cluster, or to the same value on every host",
+        "the environment variable {name} differs between hosts ({where}): set it in `env:` of the cluster, or to the "
+        "same value on every host",
     )
     OTHER_CASE = (
         "other-case",
@@ -126,8 +137,8 @@ class RankRefusal(Code):
     )
     UNEVEN_RANKS = (
         "uneven-ranks",
-        "every host must have the same number of ranks, numbered host by host, but they are {found}: start them with a "
-        "mapping by slot (the default of mpirun and srun)",
+        "the hosts have different numbers of ranks, or their ranks are not consecutive ({found}): start the ranks "
+        "with a mapping by slot (the default of mpirun and srun)",
     )
     MODEL_WORLD = (
         "model-world",
@@ -135,30 +146,31 @@ class RankRefusal(Code):
     )
     MODEL_INSTANCE = (
         "model-instance",
-        "the model needs the links of an instance type: --instance p4d.24xlarge (`linkbench list` names them)",
+        "the model needs the links of an instance type: give --instance, such as --instance p4d.24xlarge (`linkbench "
+        "list` shows the types)",
     )
     NO_LAYERS = (
         "no-layers",
-        "a step needs either layers, as in --timed layers=8,forward=5ms,backward=10ms,bytes=1M, or a model, "
-        "--workload "
-        "vit-l-306m --layers 2",
+        "a step needs either layers (--timed layers=8,forward=5ms,backward=10ms,bytes=1M) or a model (--workload "
+        "vit-l-306m --layers 2)",
     )
     ONLY_WORKLOAD = (
         "only-workload",
-        ("{option} changes the model of a workload, and timed layers have no model: use --workload instead of --timed"),
+        "{option} changes the model of a workload, but timed layers have no model: use --workload instead of --timed",
     )
     WORKLOAD_WITHOUT_LAYERS = (
         "workload-without-layers",
-        "workload {workload} has no {missing:list}: a model is built from its layers, hidden, feedforward, heads and "
-        "tokens",
+        "workload {workload} has no {missing:list}, but a model needs layers, hidden, feedforward, heads and tokens: "
+        "set what is missing, or use another workload",
     )
     DELAY_INSIDE_MODEL = (
         "delay-inside-model",
-        "--inject delays {segment} only in timed layers: use --timed, or another segment",
+        "--inject can delay {segment} only in timed layers: use --timed, or delay another segment",
     )
     HEADS_UNEVEN = (
         "heads-uneven",
-        "{heads} heads must be divisible by {kv_heads} key heads and divide {hidden} elements: change --resize",
+        "{heads} heads must be a multiple of {kv_heads} key heads and must divide the hidden size {hidden}: change "
+        "--resize",
     )
     ROUTING_UNEVEN = (
         "routing-uneven",
@@ -166,13 +178,14 @@ class RankRefusal(Code):
     )
     SIZE_UNEVEN = (
         "size-uneven",
-        "{name} {size} cannot be divided among the {num} ranks of a row: change --resize or --mesh",
+        "{name} {size} cannot be divided equally among the {num} ranks of a mesh row: change --resize or --mesh",
     )
     NO_ADAPTERS = (
         "no-adapters",
-        "--train {train}: a model of convolutions has no low-rank adapters: use --train all or --train head",
+        "--train {train} needs low-rank adapters, which a convolutional model does not have: use --train all or "
+        "--train head",
     )
-    NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a model of convolutions: use another strategy"
+    NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a convolutional model: use another strategy"
     NO_EXPERTS = "no-experts", "the model of this workload has no experts: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = (
@@ -181,27 +194,28 @@ class RankRefusal(Code):
     )
     TENSORS_UNEVEN = (
         "tensors-uneven",
-        "the float32 numbers of a layer of {num_bytes} bytes cannot be divided equally among {num:n rank} of a "
-        "row: change bytes= or --mesh",
+        "a layer of {num_bytes} bytes (float32) cannot be divided equally among {num:n rank} of a mesh row: change "
+        "bytes= or --mesh",
     )
     TOKENS_UNEVEN = (
         "tokens-uneven",
-        "the float32 numbers of {num_bytes} bytes of activations cannot be divided equally among {num:n rank} of a "
-        "row: change activations= or --mesh",
+        "activations of {num_bytes} bytes (float32) cannot be divided equally among {num:n rank} of a mesh row: "
+        "change activations= or --mesh",
     )
     TOO_FEW_LAYERS = (
         "too-few-layers",
-        "{layers:n layer} cannot fill {num_stages:n stage}: use more layers, or change --mesh",
+        "{layers:n layer} cannot fill {num_stages:n pipeline stage}: use more layers, or change --mesh",
     )
     MICRO_BATCHES_UNEVEN = (
         "micro-batches-uneven",
-        "{micro_batches:n micro-batch} cannot be divided among the {num} stages of a row: use a multiple of {num}",
+        "{micro_batches:n micro-batch} cannot be divided equally among the {num} pipeline stages of a mesh row: use a "
+        "multiple of {num}",
     )
-    NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
+    NO_PLAN = "no-plan", "replay needs --plan FILE: write the plan with `linkbench job replay PATH`"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",
-        "a replay on {num_ranks:n rank} would contain no exchange of this job of {recorded:n rank}, because "
-        "no exchange has two of the replayed ranks: start more ranks",
+        "a replay on {num_ranks:n rank} would be empty, because no exchange of this job ({recorded:n rank}) has two "
+        "of the replayed ranks: start more ranks",
     )
     REPLAY_MEMORY = (
         "replay-memory",
@@ -225,8 +239,8 @@ class RankRemark(Code):
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (
         "modelled",
-        "transport model (as requested): {num_nodes} x {ranks_per_node} ranks of {instance}, isolated and pipelined "
-        "alike, no cache, nothing measured",
+        "transport model (as requested) simulates {num_nodes} x {ranks_per_node} ranks of {instance}: nothing is "
+        "measured, isolated and pipelined rows are modelled alike, and there is no cache",
     )
     TRANSPORT = "transport", "{text}"
     REPLAYED = (
@@ -236,8 +250,8 @@ class RankRemark(Code):
     )
     REPLAY_MAPPED = (
         "replay-mapped",
-        "the job had {recorded:n rank}: linkbench replays its ranks {ranks:list 8}, and leaves out {num:n exchange} in "
-        "which fewer than two of these ranks took part",
+        "linkbench replays ranks {ranks:list 8} of the job's {recorded:n rank}, without {num:n exchange} in which "
+        "fewer than two of these ranks took part",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded} ranks"
     ONE_RANK = (
@@ -248,10 +262,7 @@ class RankRemark(Code):
         "oversubscribed",
         "oversubscribed: {ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU",
     )
-    CLOCK_OFF = (
-        "clock-off",
-        "the clock of host {host} is off by {off_s:+.0f} s: its time of day differs from the time on the other hosts",
-    )
+    CLOCK_OFF = "clock-off", "the time of day on host {host} differs by {off_s:+.0f} s from the time on the other hosts"
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (
         "idle-benchmark",
@@ -260,8 +271,8 @@ class RankRemark(Code):
     )
     NO_LEASE = (
         "no-lease",
-        "host {host} does not see the controller's folder {folder}: if the controller is killed, ranks on this host "
-        "end with their launcher or after the deadline",
+        "host {host} does not see the controller's folder {folder}: if the controller is killed, the ranks there end "
+        "only with their launcher or after the deadline",
     )
 
 

@@ -27,7 +27,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than requested"),
     Flag.FEW_SAMPLES:    ("?", "too few independent samples for a 95 % interval"),
     Flag.BAD_SAMPLES:    ("?", "samples are not valid times: no figure"),
-    Flag.CLOCK_LIMITED:  ("?", "one-way time with a large error between the two clocks: the time is not exact"),
+    Flag.CLOCK_LIMITED:  ("?", "inexact one-way time: the error of the two clocks is a large part of it"),
     Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
     Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
     Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),
@@ -45,14 +45,14 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.SHARED_GPU:     ("", "ranks share a GPU: the row shows that the code works, not how fast the links are"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
     Flag.PARTLY_ALONE:   ("", (
-        "partly alone: a copy ended before the timed part of another copy, so the other copy became faster"
+        "partly alone: a copy ended while another copy was still timed, which made the other copy faster"
     )),
     Flag.FAR_MEMORY:     ("", "pages of the host's buffers are not on the NUMA node of the GPU"),
     Flag.THROTTLED:      ("t", "throttled: a GPU or the CPUs slowed down while the row was timed"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", (
-        "the clocks inside the step and the steps without this part give different costs of the part: neither "
-        "result is reliable"
+        "two methods disagree about the cost of a part of the step (clocks inside the step, and steps without the "
+        "part): neither result is reliable"
     )),
     Flag.LOGGER_DISAGREES: ("l", (
         "DistributedDataParallel's own logger gives different times of the passes: neither result is reliable"
@@ -71,7 +71,7 @@ class NoteCode(Code):
     INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
     FAILED = "failed", "FAILED {row}: {reason}"
     WARNING = "warning", "{text}"
-    THROTTLED = "throttled", "THROTTLED {gpu} of {host}, {when:list} the rows: {reasons:list}"
+    THROTTLED = "throttled", "THROTTLED {gpu} of {host} ({when:list} the rows): {reasons:list}"
     CPUS_THROTTLED = (
         "cpus-throttled",
         "THROTTLED CPUs of {host}: {num:n time} during the rows (too hot)",
@@ -91,11 +91,14 @@ class NoteCode(Code):
     )
     CONTRADICTION = "contradiction", "CONTRADICTION {sentence}"
     SKIPPED = "skipped", "skipped {row}: {reason}"
-    BOUND = "bound", "bound {letter}: in % of {name}, {rate} GB/s of busbw ({kind})"
+    BOUND = "bound", "bound {letter}: busbw in % of {name}, {rate} GB/s ({kind})"
     MARKS = "marks", "marks: {marks:list}"
     MARK = "mark", "{mark}  {meaning} ({counts})"
     NOT_EXPECTED = "not-expected", "no expectation for {num:n modelled row}: {reasons:list}"
-    SINGLE_LAUNCH = "single-launch", "single launch: no inference across launches (make bench LAUNCHES=5)"
+    SINGLE_LAUNCH = (
+        "single-launch",
+        "single launch: how much launches differ is unknown (make bench LAUNCHES=5)",
+    )
     ROWS_NOT_HELD = (
         "rows-not-held",
         "these notes omit {num:,} rows (at most {most:,} rows are kept in memory): see the results file",
@@ -117,24 +120,24 @@ class NoteCode(Code):
     FLAG = "flag", "{meaning} ({counts})"
     ROUNDED_SIZES = (
         "rounded-sizes",
-        "the sizes {asked:list} all become {bytes} bytes in whole blocks: linkbench measured this size once",
+        "the sizes {asked:list} are all rounded to {bytes} bytes (whole blocks): linkbench measured this size once",
     )
-    SAMPLED_CHECK = (
-        "sampled-check",
-        ("data check at {sizes:list}: only both edges and every hundredth page were compared"),
-    )
+    SAMPLED_CHECK = "sampled-check", "at {sizes:list}, the data check compared only both edges and every hundredth page"
     STRAGGLERS = (
         "stragglers",
-        "how often each rank is the slowest in an isolated call: {shares}; rotation {rotation} (1: the same "
-        "rank is always the slowest)",
+        "how often each rank is the slowest in an isolated call: {shares}; rotation {rotation} (at 1, the same rank "
+        "is always the slowest)",
     )
-    SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest in most samples of a row, in {num} of {judged} rows"
+    SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest rank in most samples of {num} of {judged} rows"
     NO_SLOW_RANK = (
         "no-slow-rank",
-        "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
-        "(slow: below by {limit:percent} and z beyond -{limit_z:.1f})",
+        "{row}: none of {num} ranks is slow; the slowest ({place}) is {behind:percent} below the median, robust z "
+        "{z:.1f} (a slow rank is more than {limit:percent} below the median, with z beyond -{limit_z:.1f})",
     )
-    FRAMEWORK = "framework", "cost of the framework, {pattern} {mode}: {transport} / {bare} = {shown:list}"
+    FRAMEWORK = (
+        "framework",
+        "cost of the framework, {pattern} {mode}: time of {transport} / time of {bare} = {shown:list}",
+    )
     SOAK = (
         "soak",
         "soak of {row}: {burst_us} us in the first two seconds, {sustained_us} us in the second half, "
@@ -242,7 +245,7 @@ class NoExpectationCode(Code):
     LINKS = "unknown-links", "the run does not state the modelled links"
     EVIDENCE = "no-evidence", "no published measurement of such links"
     WORLD = "world", "no prediction for this number of ranks"
-    OTHER_WORK = "other-work", "not the operation that is predicted"
+    OTHER_WORK = "other-work", "the prediction is for another operation"
 
 
 class ConflictCode(Code):

@@ -9,7 +9,7 @@ class TuneError(Code):
     """Why a search cannot begin or continue."""
 
     NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; {pattern} can vary {known:list}"
-    NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor"
+    NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor, so omit it"
     NO_VALUES = (
         "no-values",
         ("--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one value other than the default"),
@@ -18,12 +18,12 @@ class TuneError(Code):
     NOTHING_TO_TRY = "nothing-to-try", "nothing to vary: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
     SMALL_BUDGET = (
         "small-budget",
-        "a search among these {num_settings:n setting} needs {least} launches of about {launch_s:time} each, but "
-        "--budget {budget_s:time} allows {allowed}: give --budget {needed_s:time} or fewer values",
+        "--budget {budget_s:time} allows {allowed} launches of about {launch_s:time}, but a search among these "
+        "{num_settings:n setting} needs {least}: give --budget {needed_s:time}, or fewer values",
     )
     BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
     NOT_A_SEARCH = "not-a-search", "{folder} contains no search (search.json is missing): name the folder of a search"
-    OTHER_SEARCH = "other-search", "{folder} is a search of `tune {other}`, not of `tune {own}`"
+    OTHER_SEARCH = "other-search", "{folder} contains a search of `tune {other}`, not of `tune {own}`"
     NEW_OPTIONS = "new-options", "--resume continues with the options of the search: omit {options:list}"
     ONE_SIZE = "one-size", "--sizes gives {num_sizes:n size}: a search needs exactly one size"
 
@@ -59,6 +59,6 @@ class TuneAnswer(OptionalPartsCode):
     )
     UNDECIDED = (
         "undecided",
-        "no difference that this budget can find<: {num_pairs:n pair} of launches of {best} and {baseline} would show "
-        "a gain of {least:percent} in 9 of 10 searches>",
+        "undecided, because this budget is too small to find a difference<: {num_pairs:n pair} of launches of {best} "
+        "and {baseline} would show a gain of {least:percent} in 9 of 10 searches>",
     )

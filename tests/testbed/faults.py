@@ -415,7 +415,7 @@ FAULTS = {
     # Ranks 0 and 1 of every engine's allreduce talk to each other, so the link of the first two hosts is in use.
     "one-way": Fault(
         lambda t: t.bed.drop(t.hosts[0], t.hosts[1]),
-        lambda t: _link_named(rf"host {t.hosts[0]} cannot reach host {t.hosts[1]} by {t.bed.address(t.hosts[1])} \(h1"),
+        lambda t: _link_named(rf"from host {t.hosts[0]} to host {t.hosts[1]} \({t.bed.address(t.hosts[1])}\) are lost"),
         "packets of one direction between two hosts are lost",
         mend=lambda t: t.bed.let_pass(t.hosts[1]),
     ),
@@ -485,7 +485,7 @@ FAULTS = {
     ),
     "port": Fault(
         _take_port,
-        _refused("port 29555 of host {first}"),
+        _refused("port 29555 on host {first}"),
         "the port of the ranks' meeting is taken",
         mend=_free_port,
         engines=("gloo",),
