@@ -28,7 +28,7 @@ class JobCode(OptionalPartsCode):
         "{source} does not state its rank; linkbench assumes rank {rank}, from the order of the files",
     )
     OTHER_FILES = "other-files", " (the same applies to {num:n other file})"
-    SAME_RANK = ("same-rank", "{source} is ignored, because {other} is also from rank {rank}")
+    SAME_RANK = "same-rank", "{source} is ignored, because {other} is also from rank {rank}"
     RECORDS_JOINED = (
         "records-joined",
         "records of {num:n rank} (flight recorder or Inspector) match the traces and add bytes, groups or peers to "
@@ -105,12 +105,12 @@ class JobCode(OptionalPartsCode):
 class ReplayCode(Code):
     """Parts of a job's traces that cannot be replayed."""
 
-    UNKNOWN_OPS = ("unknown-ops", "the replay omits {num:n exchange}: linkbench has no pattern for {names:list 4}")
+    UNKNOWN_OPS = "unknown-ops", "the replay omits {num:n exchange}: linkbench has no pattern for {names:list 4}"
     NO_SIZES = (
         "no-sizes",
         "the replay omits {num:n exchange}, because the traces do not state the sizes: record with record_shapes=True",
     )
-    NO_MEMBERS = ("no-members", "the replay omits {num:n exchange}, because fewer than two of the ranks are known")
+    NO_MEMBERS = "no-members", "the replay omits {num:n exchange}, because fewer than two of the ranks are known"
     OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
 
 
@@ -154,7 +154,7 @@ class ElsewhereCode(OptionalPartsCode):
     NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
     EFFICIENCY = "efficiency", "the efficiency of {links} links"
-    COMPUTE = ("compute", "the ratio of the compute times on {gpu} and {recorded}")
+    COMPUTE = "compute", "the ratio of the compute times on {gpu} and {recorded}"
     MEASURE_LINKS = (
         "measure-links",
         "run `linkbench run bandwidth` on {num_nodes:n node} of {machine}, then give --runs results/RUN",
@@ -206,7 +206,7 @@ class CauseCode(OptionalPartsCode):
         "the exchanges take {exchange_s:time} a step and cannot be hidden< behind the backward pass of "
         "{backward_s:time}><blocking?, because the ranks wait for each of {num:n exchange}>",
     )
-    COSTLY_OVERLAP = ("costly_overlap", "kernels take {factor:.2f} times as long while an exchange runs")
+    COSTLY_OVERLAP = "costly_overlap", "kernels take {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
         "host_bound",
         "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} a step "
@@ -217,7 +217,7 @@ class CauseCode(OptionalPartsCode):
         "the host waits for the device ({name}), and the device then waits {idle_s:time} for the host",
     )
     BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for each other"
-    RECOMPUTE = ("recompute", "the backward pass spends {recompute_s:time} repeating the forward pass")
+    RECOMPUTE = "recompute", "the backward pass spends {recompute_s:time} repeating the forward pass"
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
         "small_batch",
@@ -270,7 +270,7 @@ class EvidenceCode(OptionalPartsCode):
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
-    LATE_RANKS = "late-ranks", "late in turn: ranks {ranks:list 12}"
+    LATE_RANKS = ("late-ranks", "the ranks that were late, in order: {ranks:list 12}")
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = (
         "buckets",
@@ -289,7 +289,7 @@ class EvidenceCode(OptionalPartsCode):
         "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
     )
     CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
-    SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
+    SHARE = ("share", "{num} of {num_steps} steps would save more than {limit_s:time}")
 
 
 class ConfirmCode(Code):
