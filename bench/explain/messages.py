@@ -25,9 +25,9 @@ class ResultVerdict(Code):
 _COMPARISON = (
     "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <only?only><!only?best> known result on comparable links "
     "({reference_rate:rate}< at {reference_bytes:bytes}><interpolated?, interpolated>, {reference_machine}"
-    "<, {reference_note}>)<, above the {floor_passed:rate} that Azure's health checks require>"
-    "<, below the {floor_missed:rate} that Azure's health checks require>"
-    "<, and {bound_share:.0%} of the bound ({bound})>"
+    "<, {reference_note}>)<, and {bound_share:.0%} of the bound ({bound})>"
+    "<. The rate is above the {floor_passed:rate} that Azure's health checks require>"
+    "<. The rate is below the {floor_missed:rate} that Azure's health checks require>"
     "<. Each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of their {network_rate:rate}>"
     "<nics_assumed?, assuming the NICs that other machines with this GPU have>"
 )
@@ -243,8 +243,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
-        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of <!fastest_rate?what was measured><fastest_rate?"
-        "{fastest_rate:rate}, the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
+        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of the <!fastest_rate?published rate><fastest_rate?"
+        "{fastest_rate:rate} of the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
         f"different links><same_build?, if this machine is built the same way>.{_WARNING}",
     )
 
