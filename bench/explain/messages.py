@@ -272,7 +272,7 @@ class CountCode(OptionalPartsCode):
     NODES_FROM_GPUS = "nodes-from-gpus", "nodes: {num_nodes}, because a node has {num_gpus} GPUs"
     NODES_MAY_BE_PODS = (
         "nodes-may-be-pods",
-        "nodes: {num_nodes}, by the host names; these may be names of pods, and one node may run several pods (give "
+        "nodes: {num_nodes}, from the host names; these may be names of pods, and one node may run several pods (give "
         "the number with --num-nodes)",
     )
 

@@ -143,7 +143,8 @@ class ElsewhereCode(OptionalPartsCode):
     )
     NOT_PREDICTED = (
         "not-predicted",
-        "{num} of {num_all} exchanges keep their recorded time: their size or kind is unknown, or was not measured",
+        "{num} of {num_all} exchanges keep their recorded times, because their size or kind is unknown or was not "
+        "measured",
     )
     KEPT_PARTS = "kept-parts", "waiting for input, host gaps and copies keep their recorded time"
     COMPUTE_KEPT = (
@@ -193,8 +194,8 @@ class CauseCode(OptionalPartsCode):
     )
     SLOW_LINK = (
         "slow_link",
-        "{op} of {num_bytes:bytes} takes {own_s:time}<, but {usual_s:time} on {machine} without other work><, but "
-        "{others_s:time} in the other groups: the link of ranks {ranks:list 8} is slow>",
+        "{op} of {num_bytes:bytes} takes {own_s:time}<, but only {usual_s:time} on {machine} without other work>"
+        "<, but only {others_s:time} in the other groups: the link of ranks {ranks:list 8} is slow>",
     )
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
