@@ -15,8 +15,8 @@ class CrashCode(OptionalPartsCode):
     )
     NO_FAILURE = (
         "no-failure",
-        "{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}. Give the complete "
-        "output or the dumps of all ranks in one call.",
+        "{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}. Give explain the complete "
+        "output, or the dumps of all ranks at once.",
     )
     DUMPS_MISSING = (
         "dumps-missing",
@@ -24,9 +24,9 @@ class CrashCode(OptionalPartsCode):
     )
     WAITED_FOR_UNKNOWN = (
         "waited-for-unknown",
-        "The text does not show which rank never arrived. To get dumps of all ranks, set TORCH_FR_BUFFER_SIZE=2000 "
-        "(before torch 2.9 TORCH_NCCL_TRACE_BUFFER_SIZE=2000) and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then explain the "
-        "folder.",
+        "The text does not show which rank never arrived. Rerun with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
+        "TORCH_FR_BUFFER_SIZE=2000 (before torch 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE=2000), then explain the folder of "
+        "the dumps.",
     )
     NOT_ALL_REPORTED = (
         "not-all-reported",
@@ -34,8 +34,8 @@ class CrashCode(OptionalPartsCode):
     )
     END_UNKNOWN = (
         "end-unknown",
-        "The text does not show which of the two ranks failed. The output of all ranks with NCCL_DEBUG=WARN shows "
-        "this rank.",
+        "The text does not show which of the two ranks failed. To find out, rerun with NCCL_DEBUG=WARN and keep the "
+        "output of all ranks.",
     )
     RANK_UNKNOWN = (
         "rank-unknown",
@@ -44,7 +44,7 @@ class CrashCode(OptionalPartsCode):
     )
     REASON_UNKNOWN = (
         "reason-unknown",
-        "The text does not show why rank {rank} ended. The rank's own output shows the reason (torchrun --log-dir "
+        "The text does not show why rank {rank} ended. To find out, read the output of this rank (torchrun --log-dir "
         "DIR --tee 3).",
     )
     CALL_UNKNOWN = (
@@ -71,8 +71,8 @@ RECORDED_LAG = MessageKind(
 RECORDED_STUCK = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
-    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} in the same way, and no "
-    "rank finished it: the network or the library hangs",
+    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} in the same way, but none "
+    "finished it: the network or the library hangs",
     0.6,
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
@@ -80,7 +80,8 @@ RECORDED_STUCK = MessageKind(
 WITHOUT_DUMP = MessageKind(
     "ranks-without-dump",
     Role.ABSENT,
-    "{who} wrote no dump, and the other {num_waiting} of {num_ranks} ranks agree up to operation {seq} ({operation})",
+    "{who} wrote no dump, and the records of the other {num_waiting} of {num_ranks} ranks agree up to operation {seq} "
+    "({operation})",
     0.5,
     "read the logs of these ranks: they ended before the other ranks, or hung and could not write a dump",
     "py-spy dump --pid PID",
@@ -96,7 +97,7 @@ SILENT = MessageKind(
 ALL_WAITED = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
-    "all {num_ranks} ranks called operation {seq} ({operation}) and no rank finished it: the network or the library "
+    "all {num_ranks} ranks called operation {seq} ({operation}), but none finished it: the network or the library "
     "hangs",
     0.6,
     "test the network between these hosts, and read NCCL's warnings",
@@ -113,8 +114,8 @@ ALL_TIMED_OUT = MessageKind(
 FINISHED_LESS = MessageKind(
     "ranks-finished-less",
     Role.ABSENT,
-    "by Inspector's records, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} other "
-    "ranks had",
+    "according to NCCL Inspector, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} "
+    "other ranks had",
     0.35,
     "compare the flight recorder's dumps, which are exact",
     "TORCH_FR_BUFFER_SIZE=2000",
@@ -122,7 +123,7 @@ FINISHED_LESS = MessageKind(
 HUNG_AT_START = MessageKind(
     "hung-at-start",
     Role.WAITED,
-    "the log ends during NCCL's start: {stages}",
+    "the log ends during NCCL's initialisation: {stages}",
     0.4,
     "check that the hosts reach each other over the interface and the NICs that the log names",
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET; ping; ib_write_bw",
@@ -130,7 +131,7 @@ HUNG_AT_START = MessageKind(
 HUNG_AFTER_START = MessageKind(
     "hung-after-start",
     Role.WAITED,
-    "all {num_processes} processes finished NCCL's start, then the first operation did not end",
+    "all {num_processes} processes finished NCCL's initialisation, but the first operation never ended",
     0.4,
     "test the network between these hosts",
     "NCCL_DEBUG=WARN; ncclras -v",

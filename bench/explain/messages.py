@@ -25,13 +25,13 @@ class ResultVerdict(Code):
 _COMPARISON = (
     "{rate:rate} at {size_bytes:bytes} is {ratio:.0%} of the <only?only><!only?best> known result on comparable links "
     "({reference_rate:rate}< at {reference_bytes:bytes}><interpolated?, interpolated>, {reference_machine}"
-    "<, {reference_note}>)<, above the {floor_passed:rate} that Azure's health checks require>"
-    "<, below the {floor_missed:rate} that Azure's health checks require>"
-    "<, and {bound_share:.0%} of the bound by {bound}>"
-    "<; each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of {network_rate:rate}>"
+    "<, {reference_note}>)<, and {bound_share:.0%} of the bound ({bound})>"
+    "<. The rate is above the {floor_passed:rate} that Azure's health checks require>"
+    "<. The rate is below the {floor_missed:rate} that Azure's health checks require>"
+    "<. Each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of their {network_rate:rate}>"
     "<nics_assumed?, assuming the NICs that other machines with this GPU have>"
 )
-_BOUND = "{rate:rate} is {share:.0%} of the bound by {bound} ({bound_rate:rate})"
+_BOUND = "{rate:rate} is {share:.0%} of the bound of {bound_rate:rate} ({bound})"
 _NOT_LARGE_ENOUGH = (
     "<rising?the sizes are too small: bandwidth still rises at {largest_bytes:bytes}, the largest size>"
     "<!rising?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
@@ -55,8 +55,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     UNEVEN_NODES = (
         "uneven-nodes",
-        "{num_ranks} ranks ran on {num_nodes:n node}, with unequal numbers per node: the node with the fewest ranks "
-        "limits the rate, and its NICs in use are unknown. Measure with the same number of ranks on every node.",
+        "{num_ranks} ranks cannot be split evenly over {num_nodes:n node}: the node with the fewest ranks limits the "
+        "rate, and it is unknown how many of its NICs were used. Measure with the same number of ranks on every node.",
     )
     TOO_MANY_RANKS = (
         "too-many-ranks-per-node",
@@ -72,24 +72,24 @@ class AssessmentCode(OptionalPartsCode):
     )
     OTHER_MACHINE = (
         "other-machine",
-        "{instance} has {gpu}, but the log names {other_gpus:list}: it is a different machine. Omit --instance, or "
-        "name the right one.",
+        "{instance} has {gpu}, but the log names {other_gpus:list}, so the log is from another machine. Omit "
+        "--instance, or name the right machine.",
     )
     MACHINE_UNKNOWN = (
         "machine-unknown",
-        "The log does not state the machine: name it with --instance.< Others reached about as much on "
-        "{candidates:list}: candidates to try, not proof.>",
+        "The log does not state the machine: name it with --instance.< Others published similar rates for "
+        "{candidates:list}; these are only guesses.>",
     )
     OWN_MACHINE_UNKNOWN = (
         "own-machine-unknown",
-        "<{rate:rate} is {share:percent} of {bound} ({bound_rate:rate}). >No published result of such a machine is "
-        "known, and its links are unknown: give --instance or `links:` to the run. Or compare with an earlier run of "
-        "the same machine: linkbench compare.",
+        "<{rate:rate} is {share:percent} of the bound of {bound_rate:rate} ({bound}). >The links of this machine are "
+        "unknown, and no result of such a machine is published. Give the run --instance or `links:`, or compare it "
+        "with an earlier run of the same machine (linkbench compare).",
     )
     NICS_UNKNOWN = (
         "nics-unknown",
-        "{rate:rate} depends on the bandwidth of each node's NICs, which is unknown<; others reached {others:list}>. "
-        "Name the machine with --instance.",
+        "{rate:rate} cannot be judged, because the bandwidth of each node's NICs is unknown<; others reached "
+        "{others:list}>. Name the machine with --instance.",
     )
     NIC_UNKNOWN = (
         "nic-unknown",
@@ -118,49 +118,48 @@ class AssessmentCode(OptionalPartsCode):
     )
     HOST_MEMORY_TOOL = (
         "host-memory-tool",
-        f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",
+        f"{_BOUND}, but this tool times single operations from host memory, and no result of this tool is published.",
     )
     MESSAGE_PASSING_TOOL = (
         "message-passing-tool",
-        f"{_BOUND}; <on_gpus?the buffers are on GPUs, and the MPI library may copy them through host memory>"
-        "<!on_gpus?one buffer may be on a host and the other on a GPU>, and no published result of it is known.",
+        f"{_BOUND}. <on_gpus?The buffers are on GPUs, and the MPI library may copy them through host memory>"
+        "<!on_gpus?One buffer may be on a host and the other on a GPU>. No result of this tool is published.",
     )
     MESH_LINKS_UNKNOWN = (
         "mesh-links-unknown",
-        "{rate:rate} may be normal: pairs of {gpu} in such a machine have two links, one or none, and the log does "
-        "not say which GPUs ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
+        "{rate:rate} may be normal: a pair of {gpu} in such a machine has two links, one link or none, and the log "
+        "does not say which GPUs ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
     )
     MESH_LACKS_LINKS = (
         "mesh-lacks-links",
-        "{rate:rate} may be normal: some {gpu} of such a machine have no link to each other, and {pattern} also "
-        "sends data between such GPUs. Measure allreduce, which uses only existing links.",
+        "{rate:rate} may be normal: some pairs of {gpu} in such a machine have no direct link, and {pattern} also "
+        "sends data between such pairs. Measure allreduce, which uses only existing links.",
     )
     BRIDGES_UNKNOWN = (
         "bridges-unknown",
-        f"{_BOUND}, but it is unknown how bridges join the cards: a bridge over {{most_bridged}} cards gives a pair "
-        "1/{num_peers} of a port.",
+        f"{_BOUND}, but it is unknown how NVLink bridges join the cards: a bridge over {{most_bridged}} cards gives "
+        "each pair 1/{num_peers} of a port.",
     )
 
     # How a verdict was reached.
     ABOVE_BOUND = (
         "above-bound",
-        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound of {bound} "
-        "({bound_rate:rate}): {bound_why}. The figure or the number of ranks is wrong, or this is a different "
-        "machine.",
+        "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound of {bound_rate:rate} "
+        "({bound}): {bound_why}. The figure or the number of ranks is wrong, or this is a different machine.",
     )
     COMPARED = (
         "compared-with-results",
-        f"{_COMPARISON}<; this only result reaches {{only_share:.0%}} of the bound, so the normal rate is unknown>"
-        f"<; the best known result is itself {{best_share:.0%}} of the bound>.{_WARNING}",
+        f"{_COMPARISON}<. This only result reaches {{only_share:.0%}} of the bound, so the normal rate is unknown>"
+        f"<. The best known result itself reaches {{best_share:.0%}} of the bound>.{_WARNING}",
     )
     NEAR_BEST_OF_ANYONE = (
         "near-best-of-anyone",
         "{rate:rate} is {ratio:.0%} of the <only?only><!only?best> known result of any such machine "
-        "({reference_rate:rate}, {machine})<!only?, so it is normal whatever the NICs are>.",
+        "({reference_rate:rate}, {machine})<!only?, so it is normal with any NICs>.",
     )
     BELOW_SLOWEST = (
         "below-slowest",
-        "{rate:rate} is {ratio:.0%} of what the slowest known machine with this GPU would give ({slowest}, "
+        "{rate:rate} is only {ratio:.0%} of what the slowest known machine with this GPU would reach ({slowest}, "
         "{slowest_rate:rate}).",
     )
     NORMAL_WITH_NICS = (
@@ -181,8 +180,7 @@ class AssessmentCode(OptionalPartsCode):
     CARDS_THROUGH_HOST = "cards-through-host", f"{_BOUND}, as usual for cards that exchange data through host memory."
     COMPARED_WITH_NIC = (
         "compared-with-nic",
-        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if this NIC "
-        "has that rate.",
+        "If the NIC has {nic_gbit_per_s:.0f} Gb/s, {rate:rate} is {share:.0%} of its line rate ({nic_rate:rate}).",
     )
 
     # A topology without a run.
@@ -199,8 +197,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     TOPOLOGY_LACKS_NVLINK = (
         "topology-lacks-nvlink",
-        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container "
-        "or virtual machine does not have the devices.",
+        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager is not running, or the "
+        "container or virtual machine lacks the devices.",
     )
     TOPOLOGY_NEEDS_NO_NVLINK = (
         "topology-needs-no-nvlink",
@@ -227,7 +225,7 @@ class AssessmentCode(OptionalPartsCode):
     LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
     SHARED_MEMORY = (
         "shared-memory",
-        "The host and the GPU of a {gpu} share one memory, so no link bounds copies between host and GPU.",
+        "On a {gpu}, the host and the GPU share one memory, so no link bounds copies between them.",
     )
     GPU_LINKS_UNKNOWN = (
         "gpu-links-unknown",
@@ -240,13 +238,13 @@ class AssessmentCode(OptionalPartsCode):
     )
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",
-        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}); "
-        "copies usually reach {usual} of the bound.",
+        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound of {bound_rate:rate} ({bound}); copies "
+        "usually reach {usual} of the bound.",
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
-        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of <!fastest_rate?what was measured><fastest_rate?"
-        "{fastest_rate:rate}, the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
+        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of the <!fastest_rate?published rate><fastest_rate?"
+        "{fastest_rate:rate} of the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
         f"different links><same_build?, if this machine is built the same way>.{_WARNING}",
     )
 
@@ -257,8 +255,8 @@ class DecidingOption(OptionalPartsCode):
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
         "nics",
-        "To judge this result, give the NICs that it used on each node: --nics 8x400G, or name the machine: "
-        "--instance TYPE<, such as {candidates:list 4}>.",
+        "To judge this result, give the NICs that each node used (--nics 8x400G), or name the machine (--instance "
+        "TYPE<, such as {candidates:list 4}>).",
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
     NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."
@@ -274,8 +272,8 @@ class CountCode(OptionalPartsCode):
     NODES_FROM_GPUS = "nodes-from-gpus", "nodes: {num_nodes}, because a node has {num_gpus} GPUs"
     NODES_MAY_BE_PODS = (
         "nodes-may-be-pods",
-        "nodes: {num_nodes}, by host names that may be pod names; one node may run several pods, so this number is "
-        "uncertain (give it with --num-nodes)",
+        "nodes: {num_nodes}, from the host names; these may be names of pods, and one node may run several pods (give "
+        "the number with --num-nodes)",
     )
 
 
@@ -285,13 +283,13 @@ class ResultCode(OptionalPartsCode):
     MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
     WRONG_DATA = (
         "wrong-data",
-        "WRONG DATA in {num_wrong_rows} of {num_rows} rows: {num_wrong} wrong elements at {size_bytes:bytes}"
-        "<all_elements?, which is every element of each of {num_ranks} ranks at every size>",
+        "WRONG DATA in {num_wrong_rows} of {num_rows} rows: {num_wrong} wrong elements at "
+        "{size_bytes:bytes}<all_elements?; in each of these rows, all elements of all {num_ranks} ranks were wrong>",
     )
     EXCLUDED_ROWS = (
         "excluded-rows",
-        "EXCLUDED: {num_excluded} of {num_rows} rows have contradictory figures or no numbers< (line "
-        "{lines:list})>< (line {first_lines:list}, ...)><: {size_bytes:bytes}: {why}>",
+        "EXCLUDED: {num_excluded} of {num_rows} rows have contradictory figures or no numbers< (line {lines:list})>< "
+        "(line {first_lines:list}, ...)><; at {size_bytes:bytes}, {why}>",
     )
     STATUS = "status", "status: {status}<: {failure}><truncated?; explain the whole log if you have it>"
     WAIVED_TESTS = (
@@ -346,7 +344,7 @@ class BoundCode(OptionalPartsCode):
         "no-copy-bound",
         "{direction}: no bound is known<shared_memory?; host and GPU share one memory><; {rate:rate} fits {fitting}>",
     )
-    NO_COPY_RATE = "no-copy-rate", "no copy over a link has a rate to compare with a bound"
+    NO_COPY_RATE = ("no-copy-rate", "no copy over a link has a rate, so nothing can be compared with a bound")
 
 
 class MissingCode(OptionalPartsCode):
@@ -355,7 +353,7 @@ class MissingCode(OptionalPartsCode):
     FIGURES_ONLY = "figures-only", "the tool prints neither sizes nor pairs of GPUs"
     SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
     RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the ranks do not fit the nodes"
-    OTHER_MACHINE = "other-machine", "{instance} is not the log's machine, whose GPU is {other_gpus:list}"
+    OTHER_MACHINE = ("other-machine", "{instance} is not the machine of the log, which has {other_gpus:list}")
     MACHINE = "machine-unknown", "the machine is unknown (name it with --instance)"
     NUM_RANKS = "num-ranks-unknown", "the number of ranks is unknown (give it with --num-ranks)"
     NUM_NODES = "num-nodes-unknown", "the number of nodes is unknown (give it with --num-nodes)"
@@ -370,18 +368,18 @@ class OthersCode(OptionalPartsCode):
     OTHER_MACHINE = "other-machine", "not compared: {instance} is not the log's machine"
     HOST_MEMORY = (
         "host-memory",
-        "not compared: the published results are results of NCCL between GPUs, and this is another library",
+        "not compared: the published results are from NCCL between GPUs, and this run used another library",
     )
-    NOT_COLLECTED = "not-collected", "published results of this tool are not collected here"
-    NONE_KNOWN = "none-known", "no published result of this pattern has this number of ranks and nodes and these links"
+    NOT_COLLECTED = ("not-collected", "linkbench has no published results of this tool")
+    NONE_KNOWN = ("none-known", "no published result matches this pattern, number of ranks, number of nodes and links")
     RESULT = (
         "result",
-        "<elsewhere?as many ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}"
-        "<, {network_rate:rate} of NICs per node><, {note}><, held back: {limited}> [{source}]",
+        "<elsewhere?same number of ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}<, "
+        "{network_rate:rate} of NICs per node><, {note}><, limited by: {limited}> [{source}]",
     )
     OWN_SOURCE = (
         "own-source",
-        "left out: [{source}] has the same figures, digit by digit, so it is this measurement itself",
+        "left out: [{source}] has the same figures, digit by digit, so its result is this measurement itself",
     )
     COPIES = (
         "copies",

@@ -22,32 +22,34 @@ class GateFailure(Code):
     UNREADABLE_RUN = "unreadable-run", "the run's files cannot be read"
     NO_PLAN = (
         "no-plan",
-        "the run has no plan, so nothing shows which rows are missing",
+        "the run has no plan, so missing rows cannot be found",
     )
-    FAILED_JOB = "failed-job", "a job or a row failed, was interrupted, or left no results, whatever its exit code"
-    TRUNCATED_FILE = "truncated-file", "a results file was cut: rows may be lost"
-    TRUNCATED_IMPORT = "truncated-import", "an imported log was cut, is empty or could not be read: rows may be lost"
+    FAILED_JOB = (
+        "failed-job",
+        "a job or row failed, was interrupted or left no results, even if the job's exit code is 0",
+    )
+    TRUNCATED_FILE = "truncated-file", "a results file is truncated: rows may be lost"
+    TRUNCATED_IMPORT = "truncated-import", "an imported log is truncated, empty or unreadable: rows may be lost"
     WRONG_WORLD = (
         "wrong-world",
-        "the ranks, nodes, hosts or GPUs differ from the plan or from `expect`, or there are fewer GPUs than the "
-        "instance type has",
+        "ranks, nodes, hosts or GPUs differ from the plan or `expect`, or a host has fewer GPUs than its instance type",
     )
     WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
     STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
     SLOW_PART = "slow-part", "the bandwidth of a host, NIC or link is below 0.9 of the bandwidth of its peers"
     UNDECIDED_PART = (
         "undecided-part",
-        "the measurement of a suspected host, NIC or link was not completed, or pairs were not measured",
+        "the measured pairs do not show whether a host, NIC or link is slow",
     )
     # rows that must be there
-    MISSING_ROWS = "missing-rows", "rows that a rule asks for are missing"
+    MISSING_ROWS = "missing-rows", "rows that a rule requires are missing"
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
-    NO_BASELINE = "no-baseline", "the baseline lacks the row, or the two rows cannot be compared"
+    NO_BASELINE = "no-baseline", "there is no baseline row to compare with, or the two rows cannot be compared"
     # what is wrong with a row
     IMPORTED = (
         "imported",
-        "the row is from another tool's log, and the rule does not accept such rows (`imported: true`)",
+        "the row is from another tool's log; a rule accepts such rows only with `imported: true`",
     )
     INCONSISTENT = "inconsistent", "the row contradicts its header: it was edited, or a broken program wrote it"
     MODELLED = "modelled", "the row was modelled, not measured"
@@ -67,10 +69,10 @@ class GateFailure(Code):
     )
     TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
-    NOT_CONVERGED = "not-converged", "the row ran out of time before its interval was narrow enough"
+    NOT_CONVERGED = "not-converged", "sampling reached its limit before the interval was narrow enough"
     ABOVE_BOUND = "above-bound", "above a physical limit: the bound, the clock or the data is wrong"
     CONTRADICTS = "contradicts", "this row contradicts another row: one of the two is wrong"
-    TAIL_NOT_KNOWN = "tail-not-known", "a percentile of too few samples (p95 needs 72, p99 needs 368)"
+    TAIL_NOT_KNOWN = "tail-not-known", "too few samples for this percentile (p95 needs 72, p99 needs 368)"
     # what is wrong with the figure
     NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
     NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
@@ -78,9 +80,9 @@ class GateFailure(Code):
     TOO_HIGH = "too-high", "above the largest value that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
     INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
-    TOO_FEW_LAUNCHES = "too-few-launches", "one of the two runs has fewer than 5 launches, too few to compare them"
+    TOO_FEW_LAUNCHES = "too-few-launches", "one of the two compared runs has fewer than 5 launches"
     # the run as a publication
-    NOT_PUBLISHABLE = "not-publishable", "the run does not follow a rule of `publish:`"
+    NOT_PUBLISHABLE = "not-publishable", "the run breaks a rule listed under `publish:`"
 
 
 FAILURES = {str(failure): failure.template for failure in GateFailure}
@@ -122,9 +124,9 @@ class FaultCode(Code):
     PLAN_ABSENT = (
         "plan-absent",
         GateFailure.NO_PLAN,
-        "there is no plan.json beside the results: give `gate` the complete folder of the run",
+        "the results have no plan.json next to them: give `gate` the complete folder of the run",
     )
-    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of this log"
+    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no rows from this log"
     ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
     ROW_FAILED_ON_HOST = "row-failed-on-host", GateFailure.FAILED_JOB, "{text} (host {host})"
     JOB_FAILED = "job-failed", GateFailure.FAILED_JOB, "{text}"
@@ -132,20 +134,20 @@ class FaultCode(Code):
     JOB_PLANNED_ONLY = (
         "job-planned-only",
         GateFailure.FAILED_JOB,
-        "the job was planned, but it has no results, and no reason for this is recorded",
+        "the job was planned, but left neither results nor a reason",
     )
     JOB_WITHOUT_TRACE = (
         "job-without-trace",
         GateFailure.FAILED_JOB,
-        "the job ended without results and without a reason",
+        "the job left neither results nor a reason",
     )
     JOB_END_UNKNOWN = (
         "job-end-unknown",
         GateFailure.FAILED_JOB,
-        "the result of the job is unknown, because the run ended while the job was running",
+        "the run ended while this job was running, so the job's result is unknown",
     )
-    LOG_FAILED = "log-failed", GateFailure.FAILED_JOB, "its log ended with status {status}"
-    LOG_TRUNCATED = "log-truncated", GateFailure.TRUNCATED_IMPORT, "its log ended with status {status}"
+    LOG_FAILED = ("log-failed", GateFailure.FAILED_JOB, "the log of this job ended with status {status}")
+    LOG_TRUNCATED = ("log-truncated", GateFailure.TRUNCATED_IMPORT, "the log of this job ended with status {status}")
     LOG_ROWS_LOST = "log-rows-lost", GateFailure.TRUNCATED_IMPORT, "{text}"
     LOG_UNREAD = "log-unread", GateFailure.TRUNCATED_IMPORT, "{text}"
     FILE_DAMAGED = "file-damaged", GateFailure.TRUNCATED_FILE, "{text}"
@@ -154,18 +156,18 @@ class FaultCode(Code):
     WORLD_NOT_AS_PLANNED = (
         "world-not-as-planned",
         GateFailure.WRONG_WORLD,
-        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, but measured on {num_nodes} nodes of "
-        "{ranks_per_node} ranks",
+        "planned for {planned_nodes} nodes with {planned_ranks_per_node} ranks each, but measured on {num_nodes} "
+        "nodes with {ranks_per_node} ranks each",
     )
     HOSTS_UNKNOWN = (
         "hosts-unknown",
         GateFailure.WRONG_WORLD,
-        "the file does not say on which hosts the ranks of the job ran",
+        "the results file does not say on which hosts the job's ranks ran",
     )
     HOSTS_FEWER = (
         "hosts-fewer",
         GateFailure.WRONG_WORLD,
-        "{num_nodes} nodes should have taken part, but the ranks ran on {hosts:list}",
+        "the header states {num_nodes} nodes, but the ranks ran only on {hosts:list}",
     )
     NUM_NODES_UNEXPECTED = (
         "num-nodes-unexpected",
@@ -186,24 +188,24 @@ class FaultCode(Code):
     GPUS_LOST_UNREPORTED = (
         "gpus-lost-unreported",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} does not report any GPUs, and at most "
-        "{used} took part",
+        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there does not report how "
+        "many GPUs it has",
     )
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some GPUs, and at most "
-        "{used} took part",
+        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there shows each rank "
+        "only some of them",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "logs of other tools do not contain the number of GPUs of a node: remove `gpus_per_node`",
+        _GPUS_EXPECTED + "logs of other tools do not state this number: remove `gpus_per_node` from the rules",
     )
     GPUS_EXPECTED_UNSTATED = (
         "gpus-expected-unstated",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "bench.yaml does not state the number: give the cluster `instance:` or `ranks_per_node:`",
+        _GPUS_EXPECTED + "bench.yaml does not state this number: give the cluster `instance:` or `ranks_per_node:`",
     )
     GPUS_EXPECTED_STATED = (
         "gpus-expected-stated",
@@ -218,12 +220,12 @@ class FaultCode(Code):
     GPUS_EXPECTED_UNREPORTED = (
         "gpus-expected-unreported",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} does not report any GPUs",
+        _GPUS_EXPECTED + "the driver of {host} does not report how many GPUs it has",
     )
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} shows each rank only some GPUs, and at most {used} took part",
+        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some of them",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -281,7 +283,11 @@ class FaultCode(Code):
         GateFailure.WRONG_FABRIC,
         "network {expected} is required, but the network is unknown",
     )
-    START_UNKNOWN = "start-unknown", GateFailure.STALE, "the time of the measurement is unknown ({started!r})"
+    START_UNKNOWN = (
+        "start-unknown",
+        GateFailure.STALE,
+        "the age of the figures is unknown, because their start time is {started!r}",
+    )
     TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, but the rules allow at most {most_s:time}"
     IN_FUTURE = "in-future", GateFailure.STALE, "measured in the future ({started}): one of the clocks is wrong"
 
@@ -290,13 +296,12 @@ class FaultCode(Code):
     LADDER_TOO_SHORT = (
         "ladder-too-short",
         GateFailure.UNDECIDED_PART,
-        "the measurement of pairs ended {num_rounds:n round} before every host was measured: {hosts:list 8} may be "
-        "slow",
+        "the measurement of pairs lacks {num_rounds:n round}, so {hosts:list 8} may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
         GateFailure.UNDECIDED_PART,
-        "the measurement of {num} suspected parts was not completed ({parts:list 8})",
+        "the run ended before it could check {num:n suspected part} ({parts:list 8})",
     )
     PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
     PAIRS_CLEAR_NONE = (
@@ -307,20 +312,24 @@ class FaultCode(Code):
     PAIRS_ABSENT = (
         "pairs-absent",
         GateFailure.MISSING_ROWS,
-        "there are no pairs to diagnose: measure the scenario `links` or `acceptance`",
+        "no pairs of ranks were measured: run the scenario `links` or `acceptance`",
     )
     PAIRS_MODELLED = (
         "pairs-modelled",
         GateFailure.MISSING_ROWS,
-        "the {num_rows} rows of pairs are modelled, none was measured: measure the scenario `links` or `acceptance`",
+        "the {num_rows} rows of pairs are modelled, not measured: run the scenario `links` or `acceptance`",
     )
 
     # rows that must be there
     PATTERN_ABSENT = "pattern-absent", GateFailure.MISSING_ROWS, "no row of {pattern} matches the rule"
     SIZE_ABSENT = "size-absent", GateFailure.MISSING_ROWS, "size {size:size} is missing"
     JOB_WITHOUT_ROWS = "job-without-rows", GateFailure.MISSING_ROWS, "the job left no rows"
-    ROW_ABSENT = "row-absent", GateFailure.MISSING_ROWS, "{size:size} {mode} of {group} is missing"
-    GROUPS_ABSENT = "groups-absent", GateFailure.MISSING_ROWS, "some groups have no row of {size:size} {mode}"
+    ROW_ABSENT = "row-absent", GateFailure.MISSING_ROWS, "the {mode} row of {size:size} is missing for group {group}"
+    GROUPS_ABSENT = (
+        "groups-absent",
+        GateFailure.MISSING_ROWS,
+        "the {mode} row of {size:size} is missing for some groups",
+    )
     GROUPS_TOO_FEW = (
         "groups-too-few",
         GateFailure.MISSING_ROWS,
@@ -331,27 +340,31 @@ class FaultCode(Code):
     SIZES_THINNED = (
         "sizes-thinned",
         GateFailure.SIZE_SKIPPED,
-        "the plan omits sizes to fit its budget: name the sizes that matter, or give the plan more time",
+        "the plan skips sizes to stay within its time budget: list the sizes that you need, or raise the budget",
     )
     LOG_SIZE_ABSENT = (
         "log-size-absent",
         GateFailure.SIZE_SKIPPED,
-        "the log says that {size:size} was requested, but has no row of this size",
+        "the log has no row of {size:size}, although the tool was asked for this size",
     )
 
     # a row that contradicts its header
     VERIFIED_ODD = (
         "verified-odd",
         GateFailure.INCONSISTENT,
-        "verified is {value!r}; only true, false and null are possible",
+        "`verified` is {value!r}, but must be true, false or null",
     )
-    NUM_WRONG_ODD = "num-wrong-odd", GateFailure.INCONSISTENT, "num_wrong is {value!r}, not a number of elements"
+    NUM_WRONG_ODD = (
+        "num-wrong-odd",
+        GateFailure.INCONSISTENT,
+        "`num_wrong` is {value!r}, but must be a number of elements",
+    )
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "the row has samples of {pattern}, but the case in its header has another pattern",
+        "the header names the pattern {pattern}, but the case in the header is unreadable or has another pattern",
     )
-    GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case of the row has no group {group!r}"
+    GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case in the header has no group {group!r}"
     NUM_RANKS_ODD = (
         "num-ranks-odd",
         GateFailure.INCONSISTENT,
@@ -365,12 +378,12 @@ class FaultCode(Code):
     SAMPLE_ODD = (
         "sample-odd",
         GateFailure.INCONSISTENT,
-        "rank {member} of the row's group has a sample that is not a valid time",
+        "a sample of rank {member} of the group is not a valid time",
     )
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row says that sizes {sizes:list} were requested, but the case in its header does not have these sizes",
+        "the row states the requested sizes {sizes:list}, but the case in the header does not contain them all",
     )
     PAYLOAD_ODD = (
         "payload-odd",
@@ -392,7 +405,7 @@ class FaultCode(Code):
     ROW_IMPORTED = (
         "row-imported",
         GateFailure.IMPORTED,
-        "the row has only one figure from another tool's log, so the spread of the figure is unknown",
+        "the row is a single figure from another tool's log, so its spread is unknown",
     )
     ROW_MODELLED = "row-modelled", GateFailure.MODELLED, "nothing was measured"
     ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"
@@ -417,14 +430,14 @@ class FaultCode(Code):
     RANKS_UNKNOWN = (
         "ranks-unknown",
         GateFailure.ONE_RANK,
-        "the number of ranks is unknown: give `linkbench import` --num-ranks",
+        "the number of ranks is unknown: give --num-ranks to `linkbench import`",
     )
     RANK_ALONE = "rank-alone", GateFailure.ONE_RANK, "only one rank took part: nothing crossed a link"
     DATA_UNCHECKED = "data-unchecked", GateFailure.UNVERIFIED, "the data was not checked"
     COPIED_THROUGH_HOST = (
         "copied-through-host",
         GateFailure.THROUGH_HOST,
-        "the two GPUs of the row cannot reach each other: the driver copied through host memory",
+        "the two GPUs cannot reach each other directly, so the driver copied through host memory",
     )
     ROW_CONTRADICTS = (
         "row-contradicts",
@@ -441,11 +454,15 @@ class FaultCode(Code):
         GateFailure.NO_INTERVAL,
         "the row has {num_samples} samples, too few for a 95 % interval",
     )
-    ENDED_EARLY = "ended-early", GateFailure.NOT_CONVERGED, "sampling stopped by {stop_reason}"
+    ENDED_EARLY = (
+        "ended-early",
+        GateFailure.NOT_CONVERGED,
+        "sampling reached its limit ({stop_reason}) before the interval was narrow enough",
+    )
     OVER_BOUND = (
         "over-bound",
         GateFailure.ABOVE_BOUND,
-        "the figure is {fraction:.2f} of its bound, {bound}",
+        "the figure is {fraction:.2f} times its bound, {bound}",
     )
     OVER_UNKNOWN_BOUND = (
         "over-unknown-bound",
@@ -457,16 +474,16 @@ class FaultCode(Code):
     BOUND_UNKNOWN = (
         "bound-unknown",
         GateFailure.NO_BOUND,
-        "no bound is known: set `instance:` or `links:` of the cluster in bench.yaml, or run `linkbench import` "
-        "with --instance, --num-ranks and --num-nodes",
+        "no bound is known: set `instance:` or `links:` of the cluster in bench.yaml; for a log, give `linkbench "
+        "import` --instance, --num-ranks and --num-nodes",
     )
     REFERENCE_UNKNOWN = (
         "reference-unknown",
         GateFailure.NO_REFERENCE,
         "no published figure is known for this hardware",
     )
-    BELOW_DEMAND = "below-demand", GateFailure.TOO_LOW, "{metric} {demand} is required"
-    ABOVE_DEMAND = "above-demand", GateFailure.TOO_HIGH, "{metric} {demand} is required"
+    BELOW_DEMAND = "below-demand", GateFailure.TOO_LOW, "{metric} must be {demand}"
+    ABOVE_DEMAND = "above-demand", GateFailure.TOO_HIGH, "{metric} must be {demand}"
     BASELINE_NOT_NAMED = (
         "baseline-not-named",
         GateFailure.NO_BASELINE,
@@ -477,45 +494,53 @@ class FaultCode(Code):
     BASELINE_REFUSED = "baseline-refused", GateFailure.NO_BASELINE, "{error}"
     BASELINE_LACKS_ROW = "baseline-lacks-row", GateFailure.NO_BASELINE, "the baseline has no such row"
     ROW_NOT_COMPARABLE = "row-not-comparable", GateFailure.NO_BASELINE, "{reason}"
-    COMPARED_SLOWER = "compared-slower", GateFailure.SLOWER, "slower: {ratio:.3f} x the baseline's time"
+    COMPARED_SLOWER = "compared-slower", GateFailure.SLOWER, "slower: the time is {ratio:.3f} times the baseline's"
     COMPARED_INCONCLUSIVE = (
         "compared-inconclusive",
         GateFailure.INCONCLUSIVE,
-        "inconclusive: {ratio:.3f} x the baseline's time",
+        "inconclusive: the time is {ratio:.3f} times the baseline's",
     )
     COMPARED_EXPLORATORY = (
         "compared-exploratory",
         GateFailure.TOO_FEW_LAUNCHES,
-        "exploratory: {ratio:.3f} x the baseline's time",
+        "exploratory: the time is {ratio:.3f} times the baseline's, from too few launches",
     )
-    COMPARED_MODELLED = "compared-modelled", GateFailure.MODELLED, "modelled: {ratio:.3f} x the baseline's time"
-    COMPARED_IMPORTED = "compared-imported", GateFailure.IMPORTED, "imported: {ratio:.3f} x the baseline's time"
+    COMPARED_MODELLED = (
+        "compared-modelled",
+        GateFailure.MODELLED,
+        "modelled, not measured: the time is {ratio:.3f} times the baseline's",
+    )
+    COMPARED_IMPORTED = (
+        "compared-imported",
+        GateFailure.IMPORTED,
+        "imported from a log: the time is {ratio:.3f} times the baseline's",
+    )
 
     # what a publication lacks (gate/publication.py)
     REPORTED_RATIO_ALONE = (
         "reported-ratio-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "{statistic} from another tool is a ratio, but the two divided values are missing",
+        "the other tool's {statistic} is a ratio without its numerator and denominator",
     )
     JOB_WITHOUT_REASON = (
         "job-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "the job was planned, but it has no results, and no reason for this is recorded",
+        "the job was planned, but left neither results nor a reason",
     )
     GROUPS_UNKNOWN = (
         "groups-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the header of the job does not say which groups of ranks were to be measured",
+        "the job's header does not show which groups of ranks should have been measured",
     )
     ROW_WITHOUT_REASON = (
         "row-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "the row was requested, but it was neither measured nor skipped with a reason",
+        "the requested row is missing, and no reason is recorded",
     )
     LADDER_WITHOUT_ROWS = (
         "ladder-without-rows",
         GateFailure.NOT_PUBLISHABLE,
-        "this row was requested, but the measurement of pairs has neither the row nor a reason why it is missing",
+        "no pair has the requested row of this size, and no reason is recorded",
     )
     SKIPPED_WITHOUT_REASON = "skipped-without-reason", GateFailure.NOT_PUBLISHABLE, "skipped without a reason"
     PLAN_SKIPPED_WITHOUT_REASON = (
@@ -531,34 +556,39 @@ class FaultCode(Code):
     REDUCTION_ODD = (
         "reduction-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "the samples were reduced by {reduction!r}; times are reduced by a median or an arithmetic mean",
+        "the samples were reduced by {reduction!r}, but only a median or an arithmetic mean is accepted",
     )
     REPORTED_RATE_ODD = (
         "reported-rate-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's rate is not the tool's bytes divided by the tool's time",
+        "the other tool's rate differs from its bytes divided by its time",
     )
     REPORTED_BUSBW_ODD = (
         "reported-busbw-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's busbw is not its algbw times the bus factor",
+        "the other tool's busbw differs from its algbw times the bus factor",
     )
     REPORTED_AVERAGE_OF_RATES = (
         "reported-average-of-rates",
         GateFailure.NOT_PUBLISHABLE,
-        "{statistic} averages rates or ratios: average times, or divide the total bytes by the total time",
+        "the other tool's {statistic} is an average of rates or ratios: average the times, or divide total bytes by "
+        "total time",
     )
     CONFIDENCE_UNKNOWN = (
         "confidence-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the header does not give the confidence of the intervals (settings.confidence)",
+        "the header does not state the confidence level of the intervals (settings.confidence)",
     )
     INTERVAL_METHOD_UNKNOWN = (
         "interval-method-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the header does not give the method of the intervals (settings.ci_method)",
+        "the header does not state how the intervals were computed (settings.ci_method)",
     )
-    MODELLED_UNMARKED = "modelled-unmarked", GateFailure.NOT_PUBLISHABLE, "a modelled figure is not marked as modelled"
+    MODELLED_UNMARKED = (
+        "modelled-unmarked",
+        GateFailure.NOT_PUBLISHABLE,
+        "the row and its header disagree on whether the figure was modelled or measured",
+    )
     SAMPLE_COUNT_UNKNOWN = (
         "sample-count-unknown",
         GateFailure.NOT_PUBLISHABLE,
@@ -567,7 +597,7 @@ class FaultCode(Code):
     INTERVAL_UNEXPLAINED = (
         "interval-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a figure has neither an interval nor a flag with the reason",
+        "the figure has no interval, and no flag says why",
     )
     SPREAD_UNKNOWN = (
         "spread-unknown",
@@ -582,12 +612,12 @@ class FaultCode(Code):
     REPORTED_SPREAD_ALONE = (
         "reported-spread-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "{statistic}: the spread around a mean does not describe skewed times",
+        "the other tool's {statistic} is a spread around a mean, which does not describe skewed times",
     )
     REPORTED_TAIL_UNKNOWN = (
         "reported-tail-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's {statistic} has {num_samples:.0f} samples, but needs {least}",
+        "the other tool's {statistic} needs {least} samples, but has {num_samples:.0f}",
     )
     NOT_RECORDED = "not-recorded", GateFailure.NOT_PUBLISHABLE, "not recorded: {what}"
     MODE_ODD = "mode-odd", GateFailure.NOT_PUBLISHABLE, "the mode {mode!r} is neither isolated nor pipelined"
@@ -599,12 +629,12 @@ class FaultCode(Code):
     BOUND_UNEXPLAINED = (
         "bound-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a bandwidth has neither a bound nor the reason for the missing bound (calibration.no_bound_because)",
+        "the bandwidth has no bound, and the header does not say why (calibration.no_bound_because)",
     )
     STOP_REASON_UNKNOWN = (
         "stop-reason-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "plots cannot show whether this row converged, because the file does not say why sampling stopped",
+        "the file does not say why sampling stopped, so plots cannot show whether this row converged",
     )
     SIZE_TWICE = (
         "size-twice",
@@ -630,11 +660,11 @@ class NodeCode(Code):
 
     NO_EVIDENCE = (
         "no-evidence",
-        "no row of this node alone reached the required value of a rule, and the measured pairs do not show "
-        "that this node is healthy",
+        "no row of this node alone met the demand of a rule, and the measured pairs do not show that the node is "
+        "healthy",
     )
     NO_ROWS_JUDGED = "no-rows-judged", "the gate judged no row of this node"
-    NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and no fault names a node"
+    NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and none of these faults names a node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
     RETESTED = "retested", "retested: the pairs of the node were measured again at {started}"
 
@@ -670,20 +700,20 @@ class PublicationRule(Code):
 
     RATIOS = (
         "ratios",
-        "every ratio comes with the two values that it divides",
-        "no ratio is given without the two values that it divides",
+        "every ratio comes with its numerator and denominator",
+        "no ratio is given without its numerator and denominator",
     )
     COMPLETENESS = (
         "completeness",
         "nothing is left out",
         "every requested size, mode and group is present or has a reason; the CPUs and GPUs of each host are recorded",
-        "the log does not state the options of the tool (remarks of the run list lost lines)",
+        "the log does not state the tool's options (the run's remarks list lost lines)",
     )
     RATES = (
         "rates",
         "times are medians, rates are the total bytes divided by the total time",
         "linkbench computes the rates of other tools from the bytes and times that they print",
-        "the log has only a mean with few digits (a remark of the run marks rates that contradict this mean)",
+        "the log has only a mean with few digits (the run's remarks list rates that contradict the mean)",
     )
     AVERAGES = (
         "averages",
@@ -693,14 +723,13 @@ class PublicationRule(Code):
     INTERVALS = (
         "intervals",
         "every measured figure has its interval",
-        "each figure has an interval with level, method, n and n_eff, or a flag with the reason for a missing interval",
+        "each figure has an interval (with level, method, n and n_eff), or a flag that says why it has none",
         "a mean without its samples has no interval",
     )
     NO_NORMALITY = (
         "no-normality",
         "no normal distribution is assumed",
-        "the limits of an interval are order statistics of the samples; no standard deviation is given "
-        "instead of an interval",
+        "the limits of an interval are order statistics of the samples; no standard deviation replaces an interval",
         "there are no samples",
     )
     VERDICTS = (
@@ -718,7 +747,7 @@ class PublicationRule(Code):
         "environment",
         "the environment is recorded",
         "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, start and end are recorded",
-        "a log records only a part of the tool's environment; the header has only this part",
+        "a log records only part of the tool's environment, so the header has only this part",
     )
     TIMING = (
         "timing",
@@ -729,11 +758,11 @@ class PublicationRule(Code):
     BOUNDS = (
         "bounds",
         "each bandwidth comes with its bound",
-        "each bandwidth has a bound with its link and source, or the reason for the missing bound",
+        "each bandwidth has a bound with its link and source, or a reason why no bound is known",
     )
     PLOTS = (
         "plots",
-        "figures can show what is known",
+        "plots have all the data that they need",
         "each point has raw samples and the reason why sampling stopped",
         "an imported point has no samples",
     )
@@ -752,6 +781,7 @@ class PublicationRule(Code):
     QUIET = (
         "quiet",
         "nothing else used the machine",
-        "almost all figures were measured while no other program, no other machine and no CPU limit took CPU time",
+        "almost all figures were measured while no other program or virtual machine took CPU time, and no CPU limit "
+        "stopped the ranks",
         "the log does not say what else ran",
     )

@@ -11,11 +11,11 @@ class RecordCode(Code):
     NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or omit --nsys"
     NO_FOLDER = "no-folder", "folder {folder} cannot be created ({why}): name another folder with --output DIR"
     NOT_STARTED = "not-started", "{program} cannot be started ({why}): check the command after --"
-    KEPT = "kept", "linkbench keeps your own values of {names:list}"
+    KEPT = "kept", "these variables keep the values that you set: {names:list}"
     NO_TRACES = (
         "no-traces",
-        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program, which must run "
-        "23 steps or more",
+        "no rank wrote a trace to {folder}: add the lines that `linkbench job record` prints to your program, and run "
+        "at least 23 steps",
     )
     TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
 
@@ -25,43 +25,46 @@ class JobCode(OptionalPartsCode):
 
     RANK_UNKNOWN = (
         "rank-unknown",
-        "{source} does not state its rank; linkbench takes it as rank {rank}, by the order of the files",
+        "{source} does not state its rank; linkbench assumes rank {rank}, from the order of the files",
     )
     OTHER_FILES = "other-files", " (the same applies to {num:n other file})"
-    SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; linkbench ignores the second file"
+    SAME_RANK = "same-rank", "{source} is ignored, because {other} is also from rank {rank}"
     RECORDS_JOINED = (
         "records-joined",
-        "records of collectives (flight recorder or Inspector) also come from {num:n rank}; these records match "
-        "the traces and add bytes, groups or peers to {num_collectives:n collective}",
+        "records of {num:n rank} (flight recorder or Inspector) match the traces and add bytes, groups or peers to "
+        "{num_collectives:n collective}",
     )
     RECORDS_LEFT_OUT = (
         "records-left-out",
-        "linkbench leaves out {num:n file} with records of collectives ({sources:list 2}): no trace of the same rank "
+        "linkbench ignores the records of collectives in {num:n file} ({sources:list 2}): no trace of the same rank "
         "has the same calls",
     )
     OTHER_WORLD = (
         "other-world",
-        "{source} is from a job of {world_size} ranks, and the other files are from a job of {num_ranks} ranks: "
-        "linkbench leaves this file out",
+        "{source} is ignored: it is from a job of {world_size} ranks, but the other files are from a job of "
+        "{num_ranks} ranks",
     )
     MISSING_RANKS = (
         "missing-ranks",
-        "{num} of {num_ranks} ranks have no file ({ranks:list 8}): a rank without a file may be the late rank",
+        "{num} of {num_ranks} ranks have no file ({ranks:list 8}); one of these ranks may be the late rank",
     )
     ONE_RANK = (
         "one-rank",
-        "only rank {rank} has a file: waiting for late ranks cannot be separated from the exchange itself",
+        "only rank {rank} has a file, so waits for late ranks cannot be separated from the exchanges themselves",
     )
-    NO_COLLECTIVES = "no-collectives", "no collective is recorded: the trace has a single process or no training"
+    NO_COLLECTIVES = (
+        "no-collectives",
+        "the traces contain no collective: the job is a single process, or no training was recorded",
+    )
     MISMATCH = (
         "mismatch",
-        "group {group}: the ranks' collectives differ from collective number {place} on (rank {rank}: {own}; rank "
-        "{other}: {theirs}); later collectives are not compared",
+        "group {group}: at collective number {place}, rank {rank} called {own}, but rank {other} called {theirs}; "
+        "later collectives are not compared",
     )
     NO_MATCH = (
         "no-match",
-        "group {group}: rank {rank} recorded {num} collectives and rank {other} recorded {other_num}; linkbench "
-        "cannot match these collectives and does not compare them",
+        "group {group}: rank {rank} recorded {num} collectives, but rank {other} recorded {other_num}; these "
+        "collectives cannot be matched and are not compared",
     )
     LOST = "lost-collectives", "group {group}: rank {rank} lost {num:n record} of collectives"
     NOT_ALIGNED = (
@@ -70,18 +73,18 @@ class JobCode(OptionalPartsCode):
     )
     CLOCKS_APART = (
         "clocks-apart",
-        "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from the clock of rank "
-        "{reference}; linkbench corrects this difference",
+        "the clocks of {num:n rank} ({ranks:list 8}) differ from the clock of rank {reference} by up to "
+        "{apart_s:time}; linkbench corrects this difference",
     )
     OTHER_RUN = (
         "other-run",
-        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these "
-        "files may be from different runs of the job; if so, the page may name the wrong rank as late",
+        "{num:n rank} ({ranks:list 8}) recorded up to {apart_s:time} before or after rank {reference}; if these files "
+        "are from different runs, the page may name the wrong rank as late",
     )
     IMPOSSIBLE_ORDER = (
         "impossible-order",
-        "in {num} of {num_all} exchanges one rank ended before another began: these files are from different "
-        "runs, so the page may name the wrong rank as late",
+        "in {num} of {num_all} exchanges, one rank ended before another began: these files are from different runs, "
+        "so the page may name the wrong rank as late",
     )
     DRIFT = (
         "drift",
@@ -89,23 +92,25 @@ class JobCode(OptionalPartsCode):
     )
     NO_STEPS = (
         "no-steps",
-        "no step is marked (ProfilerStep#, NVTX range step): linkbench takes all {seconds:time} as one step",
+        "the traces mark no steps (ProfilerStep#, or the NVTX range step): linkbench treats all {seconds:time} as one "
+        "step",
     )
     OTHER_STEPS = (
         "other-steps",
-        "the ranks recorded different steps ({own} and {theirs}); only steps that all ranks have are explained",
+        "the ranks recorded different steps ({own} and {theirs}); the page covers only the steps that all ranks "
+        "recorded",
     )
 
 
 class ReplayCode(Code):
     """Parts of a job's traces that cannot be replayed."""
 
-    UNKNOWN_OPS = "unknown-ops", "{num:n exchange} are left out: no pattern of linkbench corresponds to {names:list 4}"
+    UNKNOWN_OPS = "unknown-ops", "the replay omits {num:n exchange}: linkbench has no pattern for {names:list 4}"
     NO_SIZES = (
         "no-sizes",
-        "{num:n exchange} are left out, because the traces do not state their sizes: record with record_shapes=True",
+        "the replay omits {num:n exchange}, because the traces do not state the sizes: record with record_shapes=True",
     )
-    NO_MEMBERS = "no-members", "{num:n exchange} are left out, because fewer than two of their ranks are known"
+    NO_MEMBERS = "no-members", "the replay omits {num:n exchange}, because fewer than two of the ranks are known"
     OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
 
 
@@ -123,8 +128,8 @@ class RefusedJobCode(OptionalPartsCode):
     )
     NOT_MEASURED = (
         "not-measured",
-        "{run} has no {wanted} with correct data, but this job needs it: measure it on that machine by linkbench run "
-        "with pattern: {pattern}, mode: both, sizes: {sizes}",
+        "{run} has no valid {wanted}, which this job needs: on that machine, use `linkbench run` with pattern: "
+        "{pattern}, mode: both, sizes: {sizes}",
     )
     NO_MACHINE = "no-machine", "no machine can run this job: {reasons}"
 
@@ -134,23 +139,23 @@ class ElsewhereCode(OptionalPartsCode):
 
     CLOSURE = (
         "closure",
-        "closure: a replay with the recorded times gives a step that differs by {closure:percent} from the recorded "
-        "step",
+        "closure: replayed with the recorded times, the step differs by {closure:percent} from the recorded step",
     )
     NOT_PREDICTED = (
         "not-predicted",
-        "{num} of {num_all} exchanges keep their recorded time: their size or kind is unknown, or was not measured",
+        "{num} of {num_all} exchanges keep their recorded times, because their size or kind is unknown or was not "
+        "measured",
     )
     KEPT_PARTS = "kept-parts", "waiting for input, host gaps and copies keep their recorded time"
     COMPUTE_KEPT = (
         "compute-kept",
-        "the compute keeps its recorded time, because the traces do not name a known GPU: `job predict "
-        "--compute-factor` scales it",
+        "the compute keeps its recorded time, because the traces do not name a known GPU: scale it with `job predict "
+        "--compute-factor`",
     )
     NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
     EFFICIENCY = "efficiency", "the efficiency of {links} links"
-    COMPUTE = "compute", "the ratio of the compute on {gpu} to the compute on {recorded}"
+    COMPUTE = "compute", "the ratio of the compute times on {gpu} and {recorded}"
     MEASURE_LINKS = (
         "measure-links",
         "run `linkbench run bandwidth` on {num_nodes:n node} of {machine}, then give --runs results/RUN",
@@ -184,35 +189,36 @@ class CauseCode(OptionalPartsCode):
     )
     RANDOM_LATENESS = (
         "random_lateness",
-        "a different rank is late each time, by {late_s:time} in the median: noise on the hosts, not one bad part",
+        "a different rank is late each time, by {late_s:time} (median): this points to noise on the hosts, not to one "
+        "slow rank",
     )
     SLOW_LINK = (
         "slow_link",
-        "{op} of {num_bytes:bytes} takes {own_s:time}; <without other work, it takes {usual_s:time} on "
-        "{machine}><the other groups take {others_s:time}: the link of ranks {ranks:list 8} is slow>",
+        "{op} of {num_bytes:bytes} takes {own_s:time}<, but only {usual_s:time} on {machine} without other work>"
+        "<, but only {others_s:time} in the other groups: the link of ranks {ranks:list 8} is slow>",
     )
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
-        "{exposed_s:time} of the exchange is exposed, although it could hide behind the backward pass of "
-        "{backward_s:time}",
+        "{exposed_s:time} of the exchange is exposed, although the backward pass ({backward_s:time}) is long enough "
+        "to hide it",
     )
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
-        "the exchange of {exchange_s:time} a step cannot hide <behind the backward pass of {backward_s:time}>"
-        "<blocking?: the ranks wait for each of {num:n exchange}>",
+        "the exchanges take {exchange_s:time} a step and cannot be hidden< behind the backward pass of "
+        "{backward_s:time}><blocking?, because the ranks wait for each of {num:n exchange}>",
     )
-    COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
+    COSTLY_OVERLAP = "costly_overlap", "kernels take {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
         "host_bound",
-        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time} "
-        "on average",
+        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} a step "
+        "({kernel_s:time} each on average)",
     )
     SYNC_POINT = (
         "sync_point",
-        "the host waits for the device ({name}), which then waits {idle_s:time} for the host",
+        "the host waits for the device ({name}), and the device then waits {idle_s:time} for the host",
     )
     BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for each other"
-    RECOMPUTE = "recompute", "{recompute_s:time} of the backward pass repeat the forward pass"
+    RECOMPUTE = "recompute", "the backward pass spends {recompute_s:time} repeating the forward pass"
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
         "small_batch",
@@ -229,8 +235,8 @@ class CauseCode(OptionalPartsCode):
     )
     FEW_CPUS = (
         "few_cpus",
-        "{num_ranks:n rank}< of {host}> on {num_cpus:n CPU}<others?, which other programs use as well>: the ranks' "
-        "main threads wait for a CPU {waited:percent} of the time",
+        "too few CPUs: the main threads of {num_ranks:n rank}< on {host}> wait for a CPU {waited:percent} of the "
+        "time; the ranks may use {num_cpus:n CPU}<others?, which other programs use as well>",
     )
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
@@ -245,12 +251,13 @@ class EvidenceCode(OptionalPartsCode):
 
     STORAGE = (
         "storage-supply",
-        "this storage gives {headroom:.2g} of the demand ({files}, {num_workers:n worker}<, least: {limit}>; {source})",
+        "this storage supplies {headroom:.2g} times the demand ({files}, {num_workers:n worker}<, slowest part: "
+        "{limit}>; {source})",
     )
     STORAGE_BETTER = (
         "storage-better",
-        "<other_files?with the format {files} and >with {num_workers:n worker}, the storage gives "
-        "{headroom:.2g} of the demand",
+        "<other_files?with the format {files} and >with {num_workers:n worker}, the storage supplies {headroom:.2g} "
+        "times the demand",
     )
     STORAGE_WITHOUT_DEMAND = (
         "storage-without-demand",
@@ -258,31 +265,32 @@ class EvidenceCode(OptionalPartsCode):
     )
     STORAGE_UNKNOWN = (
         "storage-unknown",
-        "the rate of the storage is unknown: linkbench tune feed --folder DATA --demand RATE; then --feed RUN",
+        "the rate of the storage is unknown: run `linkbench tune feed --folder DATA --demand RATE`, then give --feed "
+        "RUN",
     )
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
-    LATE_RANKS = "late-ranks", "late in turn: ranks {ranks:list 12}"
+    LATE_RANKS = ("late-ranks", "the ranks that were late, in order: {ranks:list 12}")
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = (
         "buckets",
-        "the step has {num:n bucket} of {largest:bytes} at most; with eight buckets or more, only "
-        "{least_s:time} of the exchange would be exposed",
+        "the step has {num:n bucket} of at most {largest:bytes}; with eight buckets or more, only {least_s:time} of "
+        "the exchange would be exposed",
     )
     LONG_STEPS = "long-steps", "the long steps have the numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
     PIPELINE = (
         "pipeline",
-        "{num_stages} stages, {num_micro} micro-batches: (p - 1) / (m + p - 1) is {share:percent} of the step, "
-        "{least_s:time}",
+        "with p = {num_stages} stages and m = {num_micro} micro-batches, a stage waits at least (p - 1) / (m + p - 1) "
+        "of the step: {share:percent}, {least_s:time}",
     )
     UNEVEN_STAGES = (
         "uneven-stages",
         "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
     )
     CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
-    SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
+    SHARE = ("share", "{num} of {num_steps} steps would save more than {limit_s:time}")
 
 
 class ConfirmCode(Code):
@@ -294,15 +302,15 @@ class ConfirmCode(Code):
     )
     RANK = (
         "rank",
-        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the host is the cause, "
-        "the rank on this host is late again",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that replaces it is "
+        "late, the host is the cause",
     )
     NOISE = (
         "noise",
         "run `linkbench doctor` on every node to find other processes and throttling; then run the same job with its "
         "ranks bound to cores",
     )
-    LINK = "link", "linkbench diagnose --cluster NAME"
+    LINK = "link", "run `linkbench diagnose --cluster NAME`"
     LINK_ALONE = (
         "link-alone",
         "run `linkbench run --cluster NAME`: it measures the same exchange alone and shows its bound",
@@ -341,13 +349,15 @@ class AnswerCode(OptionalPartsCode):
     NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "cannot tell: the change `{what}` would save {gain_s:time} a step in the median, but the interval of "
-        "this saving is {low_s:time} to {high_s:time}; record more steps",
+        "cannot tell: the change `{what}` would save {gain_s:time} a step (median), but the interval of {low_s:time} "
+        "to {high_s:time} is too wide; record more steps",
     )
     WORDS_OF_CAUSES = (
         "words-of-causes",
-        "returns: the time that a step would save without this cause; confidence (0 to 1): the share of steps "
-        "that would save more than the limit; the confidence is lower if ranks are missing or only one step "
-        "is recorded",
+        "returns: the time that a step would save without this cause; confidence: the share of steps that would save "
+        "more than the limit (0 to 1; lower if ranks are missing or only one step is recorded)",
     )
-    FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"
+    FIRST = (
+        "first",
+        "{cause}; without this cause, a step of {step_s:time} would take {gain_s:time} less ({share:percent})",
+    )

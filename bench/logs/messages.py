@@ -20,7 +20,7 @@ class LogCode(Code):
     )
     ARCHIVE_CUT = (
         "archive-cut",
-        "{source} is a {kind} archive without its end: only the results before the cut were read",
+        "the {kind} archive {source} is truncated: only the results before the cut were read",
     )
     ARCHIVE_TOO_LARGE = (
         "archive-too-large",
@@ -36,13 +36,13 @@ class LogCode(Code):
     # A run
     TOOL_ERROR = "tool-error", "{printed}"  # the text of the tool, its launcher or a library
     NO_REASON = "no-reason", "the log does not say why"
-    NO_ROWS = "no-rows", "the table has no row: the program crashed, or this side of the test only waits"
+    NO_ROWS = ("no-rows", "the table has no row: the program crashed, or this side of the test prints no results")
     NO_TABLE = "no-table", "{test} has no table"
     NEVER_FINISHED = "never-finished", "{test} did not finish: it has no table, or the log was cut"
     WAIVED = "waived", "{test} was waived: the tool says that it cannot run here"
     LINES_LEFT_OUT = "lines-left-out", "lines were left out here"
     WRONG_DATA = "wrong-data", "the tool found wrong data at {size} bytes"
-    TABLE_UNKNOWN = "table-unknown", "tables of this type are not read: {printed}"
+    TABLE_UNKNOWN = ("table-unknown", "linkbench does not read tables of this type: {printed}")
     TITLE_TWICE = "title-twice", "the {what} is printed twice: both sides of the test printed into this log"
     SEVERAL_RUNS_AT_ONCE = "several-runs-at-once", "several runs printed into one log at once: {evidence}"
     MORE_REMARKS = "more-remarks", "{num:n more remark} left out"
@@ -58,7 +58,7 @@ class LogCode(Code):
     NOT_SIZE_BY_TIME = "not-size-by-time", "algbw is not size / time"
     NOT_BY_FACTOR = (
         "not-by-factor",
-        "busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks, in {num_rows:n row}",
+        "in {num_rows:n row}, busbw is not algbw x {factor:.6g} (the bus factor of {num_ranks} ranks)",
     )
     BUSBW_BY_OTHER_FACTOR = (
         "busbw-by-other-factor",
@@ -69,18 +69,21 @@ class LogCode(Code):
     # A translation
     BLOCKS_TO_PAYLOAD = (
         "blocks-to-payload",
-        ("the log gives sizes of one rank's block: linkbench multiplied these sizes by {num_ranks} ranks"),
+        ("the log gives the size of one rank's block; linkbench multiplied this size by {num_ranks} ranks"),
     )
 
     # A record
-    SIZE_IS_BLOCK = "size-is-block", "line {line}: {size} bytes are one rank's block; add --num-ranks"
+    SIZE_IS_BLOCK = (
+        "size-is-block",
+        "line {line}: {size} bytes is the size of one rank's block; give --num-ranks to get the total size",
+    )
     SIZE_UNKNOWN = "size-unknown", "line {line}: the size of this row cannot be read"
     UNREADABLE_FIGURE = "unreadable-figure", "line {line}: the printed {figures:list} is not a number"
     NO_FIGURE = "no-figure", "line {line}: no figure was printed"
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
     CELL_FAILED = "cell-failed", "{src} to {dst}: the tool printed zero, or no number"
     TEST_FAILED = "tool-test-failed", "{test}: the tool's test failed"
-    CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure was lost from the log"
+    CELL_UNREADABLE = ("cell-unreadable", "{src} to {dst}: the figure is missing from the log")
 
 
 class ToolCode(Code):

@@ -11,8 +11,8 @@ class TraceCode(OptionalPartsCode):
     EMPTY = "trace-empty", "{source} is empty"
     UNKNOWN = "trace-unknown", "{source} is not a trace in a known format"
     UNREADABLE = "trace-unreadable", "{source} cannot be read: {error}"
-    CUT = "trace-cut", "{source} ends early: {num:n event} before the cut are used"
-    DAMAGED = "trace-damaged", "{source} is damaged: {num:n event} before the damage are used"
+    CUT = ("trace-cut", "{source} is truncated: linkbench uses {num:n event} from before the cut")
+    DAMAGED = ("trace-damaged", "{source} is damaged: linkbench uses {num:n event} from before the damage")
     NO_EVENTS = "trace-no-events", "{source} contains no event with a duration"
     PICKLE = "trace-pickle", "{source} is a pickle, which can run code: linkbench does not open it"
     PICKLE_NOT_PLAIN = (
@@ -26,8 +26,8 @@ class TraceCode(OptionalPartsCode):
     NO_COLLECTIVES = "trace-no-collectives", "{source} contains no collective"
     NO_DEVICE_TRANSFER = (
         "trace-no-transfer",
-        "{source}: {num:n collective} have no recorded kernel or transfer (copy engines record none); the times of "
-        "these collectives are unknown",
+        "{source}: the times of {num:n collective} are unknown, because no kernel or transfer was recorded for them "
+        "(copy engines record none)",
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
     SEVERAL_DEVICES = (
@@ -40,20 +40,19 @@ class TraceCode(OptionalPartsCode):
     NO_SIZES = "trace-no-sizes", "{source}: the sizes of {num:n collective} are unknown<; {remedy}>"
     WHOLE_GRAPHS = (
         "trace-whole-graphs",
-        "{source}: {num:n launch} of CUDA graphs are recorded as a whole, so their collectives are not visible; "
-        "record with `--cuda-graph-trace=node`",
+        "{source} records whole CUDA graphs ({num:n launch}), so their collectives are not visible; record with "
+        "`--cuda-graph-trace=node`",
     )
     NO_TIMES = "trace-no-times", "{source} contains no times, only the collectives and their order"
     NO_STARTS = "trace-no-starts", "{source} states the durations of its nodes, but not their start times"
     NO_GROUP_NAMES = (
         "trace-no-group-names",
-        "{source} does not name its {num:n group}: linkbench matches the groups of the ranks by the order of their "
-        "first use",
+        "{source} does not name its {num:n group}: linkbench matches the groups of different ranks by the order of "
+        "their first use",
     )
     LOST_RECORDS = (
         "trace-lost-records",
-        "{source}: gaps in the sequence numbers show that {num} of {num_all:n collective} ({share:percent}) were "
-        "not recorded",
+        "{source} lacks {num} of {num_all:n collective} ({share:percent}), as gaps in the sequence numbers show",
     )
     NO_DURATIONS = (
         "trace-no-durations",

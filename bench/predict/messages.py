@@ -22,7 +22,8 @@ class Refusal(OptionalPartsCode):
     ONE_GPU = "one-gpu", "{num_gpus} GPU has no peer to communicate with: give 2 or more"
     PARTIAL_NODE = (
         "partial-node",
-        "{num_gpus} GPUs do not fill whole nodes of {per_node}: give a multiple of {per_node}, or --ranks-per-node",
+        "{num_gpus} GPUs are not a whole number of nodes with {per_node} GPUs each: give a multiple of {per_node}, or "
+        "--ranks-per-node",
     )
     WORLD_TOO_LARGE = "world-too-large", "<{request} needs >{num_gpus} GPUs, but at most {most} can be predicted"
     TOO_FEW_RANKS = "too-few-ranks", "{num_nodes} x {ranks_per_node} ranks cannot communicate: give at least two ranks"
@@ -37,14 +38,14 @@ class Refusal(OptionalPartsCode):
     PAYLOAD_INVALID = "payload-invalid", "a payload of {size} bytes is impossible: give 0 or more bytes"
     ALLTOALL_TOO_LARGE = (
         "alltoall-too-large",
-        "alltoall across oversubscribed leaf switches is predicted for at most {most} GPUs, not {num_gpus}, because "
-        "all its rounds differ",
+        "alltoall of {num_gpus} GPUs across oversubscribed leaf switches cannot be predicted: the limit is {most} "
+        "GPUs, because all rounds differ",
     )
     DIRECTION_UNKNOWN = (
         "direction-unknown",
         "unknown copy direction {direction!r}: give h2d (host to device) or d2h (device to host)",
     )
-    PCIE_UNKNOWN = "pcie-unknown", "the PCIe rate of {instance} is unknown: give it, such as pcie=25GB/s"
+    PCIE_UNKNOWN = ("pcie-unknown", "the PCIe rate of {instance} is unknown: give the rate, such as pcie=25GB/s")
     RUN_WITHOUT_EVIDENCE = "run-without-evidence", "{path} has no GPU collective to predict from< ({note})>"
     # Compute and memory
     FLOPS_UNKNOWN = (
@@ -54,7 +55,8 @@ class Refusal(OptionalPartsCode):
     DTYPE_RATE_UNKNOWN = "dtype-rate-unknown", "the {dtype} rate of {gpu} is unknown: set {setting}"
     OUT_OF_MEMORY = (
         "out-of-memory",
-        "does not fit in memory: needs at least {needed_gb:.3g} GB, a {gpu} has {memory_gb:.3g} GB<: {calculation}>",
+        "does not fit in memory: the job needs at least {needed_gb:.3g} GB, but a {gpu} has {memory_gb:.3g} GB<: "
+        "{calculation}>",
     )
     # Parallel layout
     MESH_NOT_DIVISOR = (
@@ -65,15 +67,15 @@ class Refusal(OptionalPartsCode):
     NO_MESH = "no-mesh", "no mesh of {num_gpus:n GPU} suits this model: give another number of nodes"
     GROUP_NOT_DIVISOR = (
         "group-not-divisor",
-        "{group}: {size} does not divide the {data_parallel} data-parallel ranks of {num_gpus} GPUs",
+        "`{group}: {size}` does not divide the {data_parallel} data-parallel ranks of {num_gpus} GPUs",
     )
     TENSOR_ACROSS_NODES = (
         "tensor-across-nodes",
-        "tensor: {tensor} is not a multiple of the {gpus_per_node} GPUs of a node",
+        "`tensor: {tensor}` is not a multiple of the {gpus_per_node} GPUs of a node",
     )
     BUCKETS_TOO_MANY = (
         "buckets-too-many",
-        "buckets of {bucket_bytes:bytes} for {gigabytes:.3g} GB would be more than {most} buckets: set parallel.bucket "
+        "{gigabytes:.3g} GB in buckets of {bucket_bytes:bytes} would be more than {most} buckets: set parallel.bucket "
         "to {least_bytes:bytes} or more",
     )
     # A workload that contradicts itself
@@ -89,11 +91,11 @@ class Refusal(OptionalPartsCode):
     )
     RANK_WITHOUT_POWERSGD = (
         "rank-without-powersgd",
-        "`compression: powersgd` needs `rank`, and other compressions must not have it",
+        "`rank` is required with `compression: powersgd`, and not allowed with any other compression",
     )
     CONVOLUTIONS_INCOMPLETE = (
         "convolutions-incomplete",
-        "a convolutional network needs blocks, channels, image and classes, and no layers",
+        "a convolutional network needs blocks, channels, image and classes: give all of them, and omit layers",
     )
     CONVOLUTIONS_DIVIDED = (
         "convolutions-divided",
@@ -102,30 +104,34 @@ class Refusal(OptionalPartsCode):
     )
     POWERSGD_WITHOUT_SIZES = (
         "powersgd-without-sizes",
-        "powersgd needs the matrix sizes: give layers, hidden and feedforward, and no experts",
+        "powersgd needs the matrix sizes: give layers, hidden and feedforward, and omit experts",
     )
     EXPERTS_NOT_DIVISIBLE = (
         "experts-not-divisible",
         "`expert: {ranks}` does not divide the number of experts, {experts}",
     )
-    HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over tensor: {tensor}"
-    LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over pipeline: {pipeline}"
+    HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over `tensor: {tensor}`"
+    LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over `pipeline: {pipeline}`"
     SHARD_WITHOUT_ZERO3 = "shard-without-zero3", "`shard` (hybrid sharding) needs strategy zero3, not {strategy}"
     INTERLEAVE_TOO_LARGE = (
         "interleave-too-large",
-        "{layers} layers cannot be split over pipeline: {pipeline} x interleave: {interleave}",
+        "{layers} layers cannot be split over `pipeline: {pipeline}` x `interleave: {interleave}`",
     )
-    TOKENS_NOT_DIVISIBLE = "tokens-not-divisible", "{tokens} tokens cannot be split over context: {context}"
-    NF4_WITHOUT_LORA = "nf4-without-lora", "weights of nf4 cannot be trained: give `lora`, or another type"
+    TOKENS_NOT_DIVISIBLE = "tokens-not-divisible", "{tokens} tokens cannot be split over `context: {context}`"
+    NF4_WITHOUT_LORA = "nf4-without-lora", "nf4 weights cannot be trained: give `lora`, or another type of weights"
     LORA_WITHOUT_SIZES = "lora-without-sizes", "lora needs the matrix sizes: give layers, hidden and feedforward"
     ACTIVATIONS_UNKNOWN = (
         "activations-unknown",
-        "tensor, pipeline and expert parallelism send activations: give `{field}` of the model",
+        "tensor, pipeline, expert and context parallelism send activations, whose size is unknown: give the model's "
+        "`{field}`",
     )
     # A workload file
     COUNT_INVALID = "count-invalid", "{typed!r} is not a number above zero such as 24, 306M or 8.03B"
     WHOLE_INVALID = "whole-invalid", "{typed!r} is not a whole number above zero"
-    INTERVAL_REVERSED = "interval-reversed", "{typed!r} is not an interval: its first end is the larger one"
+    INTERVAL_REVERSED = (
+        "interval-reversed",
+        "{typed!r} is not an interval: the first number is larger than the second",
+    )
     FRACTION_ABOVE_ONE = "fraction-above-one", "{typed!r} is above 1: give a fraction of the data-sheet rate"
     BASELINES_WITHOUT_GPUS = "baselines-without-gpus", "expected a mapping (`GPU: value`), such as `L40S: 210`"
     SETTING_INVALID = (
@@ -138,7 +144,7 @@ class Refusal(OptionalPartsCode):
     CONFIG_UNREADABLE = "config-unreadable", "{path} is not a JSON object: give the config.json of a model"
     CONFIG_NO_WORKLOAD = (
         "config-no-workload",
-        "{path} is no workload file: give the config.json of a model by --from {path}",
+        "{path} is not a workload file: if it is the config.json of a model, give --from {path}",
     )
     MODEL_TYPE_UNKNOWN = (
         "model-type-unknown",
@@ -165,18 +171,24 @@ class Refusal(OptionalPartsCode):
     PRICE_OUT_OF_RANGE = "price-out-of-range", "--price {typed!r} must be above zero dollars per hour"
     AMOUNT_INVALID = "amount-invalid", "{typed!r} is not a number above zero and below a million"
     DAY_INVALID = "day-invalid", "{typed!r} is not a date such as 2026-05-04"
-    LENGTH_TWICE = "length-twice", "{options:list} each give the length of the run: give one of them"
+    LENGTH_TWICE = "length-twice", "{options:list} each give the length of the run: give only one of them"
     LENGTH_UNKNOWN = (
         "length-unknown",
         "{option} needs the length of the run: give --samples, --tokens or --epochs, or `epoch` in the workload",
     )
-    TOKENS_UNKNOWN = "tokens-unknown", "--tokens: the workload {workload} has no `model.tokens`: give --samples"
-    EPOCH_UNKNOWN = "epoch-unknown", "--epochs: the workload {workload} has no `training.epoch`: give --samples"
+    TOKENS_UNKNOWN = (
+        "tokens-unknown",
+        "--tokens needs `model.tokens`, which the workload {workload} does not state: give --samples",
+    )
+    EPOCH_UNKNOWN = (
+        "epoch-unknown",
+        "--epochs needs `training.epoch`, which the workload {workload} does not state: give --samples",
+    )
     OPTION_ALONE = "option-alone", "{option} needs {needed}"
     NO_PROGRESS = (
         "no-progress",
-        "a job on {num_nodes:n node} fails every {mtbf_s:time}, too often for a checkpoint every {every_s:time}: the "
-        "run does not advance",
+        "a job on {num_nodes:n node} fails every {mtbf_s:time}: with a checkpoint every {every_s:time}, the run does "
+        "not advance",
     )
     # The list of instance types
     NO_INSTANCE_LEFT = "no-instance-left", "the filters exclude all {num_instances} instance types: loosen a filter"
@@ -199,30 +211,33 @@ class PredictRemark(OptionalPartsCode):
     )
     MEMORY_TIGHT = (
         "memory-tight",
-        "may not fit in memory: needs {least_gb:.3g} GB at least and {estimated_gb:.3g} GB by estimate, the GPU has "
-        "{memory_gb:.3g} GB",
+        "may not fit in memory: the job needs at least {least_gb:.3g} GB (estimate: {estimated_gb:.3g} GB), and the "
+        "GPU has {memory_gb:.3g} GB",
     )
     FEED_WITHOUT_PCIE = "feed-without-pcie", "the host-to-device feed is left out: the PCIe rate is unknown"
     NOTHING_PUBLISHED = (
         "nothing-published",
-        "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
-        "node>: its time is a range from other machines",
+        "no result of {collective} is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
+        "node>: its time is a range, taken from other machines",
     )
     UNVERIFIED = "unverified", "unverified (not checked in a source): {figures:list}"
     # A price
     PRICE_UNKNOWN = "price-unknown", "no price is known< in {region}>: give one with --price INSTANCE=USD_PER_HOUR"
-    PRICE_UNKNOWN_ON = "price-unknown-on", "no price is known for {day}; the first one is from {first}"
+    PRICE_UNKNOWN_ON = "price-unknown-on", "no price is known for {day}; the first known price is from {first}"
     PRICE_UNDATED = "price-undated", "the price has no date"
     PRICE_OLD = "price-old", "the price is from {seen}, more than a year before {day}: check it"
     PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not checked in a source)"
     PRICE_CHANGE = (
         "price-change",
-        "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
-        "{others:.2f}<hourly_order_changed? (at the old price, the order of the two prices per hour was the "
-        "reverse)>. Cost of a sample on {first} / cost of a sample on {other}: {ratio_now} now ({result_now}), "
-        "{ratio_then} at the old price ({result_then})",
+        "the price of {first} changed from {then:.2f} $/h ({then_date}) to {now:.2f} $/h ({now_date}); {other} costs "
+        "{others:.2f} $/h<hourly_order_changed?, so the order of the two prices is now reversed>. Cost of a sample on "
+        "{first} / cost of a sample on {other}: {ratio_now} now ({result_now}), {ratio_then} at the old price "
+        "({result_then})",
     )
-    ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"
+    ENERGY_UNKNOWN = (
+        "energy-unknown",
+        "the cost of energy is left out: give the machine's `watts` in the file of --prices",
+    )
     # A run that cannot serve as evidence, or only in part.
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
     EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: it is unknown whether {transport} rows measure links between GPUs"
@@ -230,11 +245,11 @@ class PredictRemark(OptionalPartsCode):
     EVIDENCE_WRONG_DATA = "evidence-wrong-data", "{job}: wrong data arrived"
     EVIDENCE_WITHOUT_LINKS = (
         "evidence-without-links",
-        "{job}: its links are unknown: give --instance or --cluster at import",
+        "{job}: the links are unknown: an imported log needs --instance or --cluster",
     )
     EVIDENCE_WITHOUT_WORLD = (
         "evidence-without-world",
-        "{job}: its numbers of nodes and ranks are unknown: give --num-nodes and --num-ranks at import",
+        "{job}: the numbers of nodes and ranks are unknown: an imported log needs --num-nodes and --num-ranks",
     )
     EVIDENCE_UNEVEN_NODES = "evidence-uneven-nodes", "{job}: its nodes have different numbers of ranks"
     EVIDENCE_UNUSABLE = "evidence-unusable", "{source}, {pattern}: not usable as evidence: {error}"
@@ -271,26 +286,26 @@ class PageNote(Code):
     OWN = "own", "* changed or added by bench.yaml"
     PRICES = (
         "prices",
-        "prices: US dollars per hour of one node, on demand, at their date (--format json lists earlier prices)",
+        "prices: US dollars per hour of one node, on demand, on the date shown (--format json lists earlier prices)",
     )
     PRICES_UNVERIFIED = "prices-unverified", "price not checked in a source: {instances:list}"
     PRICES_OLD = "prices-old", "price older than a year: {instances:list}"
     PRICES_UNDATED = "prices-undated", "price without a date: {instances:list}"
     PRICES_MISSING = (
         "prices-missing",
-        "no price known; set your own in bench.yaml (instances: NAME: price): {instances:list}",
+        "no price is known for {instances:list}: set your own in bench.yaml (instances: NAME: price)",
     )
     LINKS_UNVERIFIED = (
         "links-unverified",
-        "? marks {num} of {num_all} types: a link figure of the type was not checked in a source (--format "
-        "json names the figure)",
+        "? marks {num} of {num_all} types with a link figure that was not checked in a source (--format json names "
+        "the figure)",
     )
     # bench validate
     VALIDATED = (
         "validated",
-        "allreduces of 64 MiB and above on {num_systems} systems: the median error is {error:percent}, and on "
-        "average {covered:percent} of a system's rows are inside their 90 % intervals; the predictions reach "
-        "{num_met} of {num_targets} targets",
+        "allreduces of 64 MiB and above on {num_systems} systems: the median error is {error:percent}; on average, "
+        "{covered:percent} of a system's rows are inside their 90 % intervals; {num_met} of {num_targets} targets are "
+        "met",
     )
     HELD_OUT = (
         "held-out",
@@ -298,18 +313,20 @@ class PageNote(Code):
     )
     MEDIAN_ERROR = (
         "median-error",
-        "error: each system has a median error, and the column shows the median over systems; worst: the "
-        "median error of the worst system",
+        "error: the median over systems of each system's median error; worst: the median error of the worst system",
     )
-    BASELINE = "baseline", "baseline: the error with one efficiency for all machines of a level (peer, host, network)"
+    BASELINE = (
+        "baseline",
+        "baseline: the error if all machines of a level (peer, host, network) have the same efficiency",
+    )
     BETTER = (
         "better",
         "better: number of systems with a smaller error than the baseline / number of systems with a baseline",
     )
     COVERED = (
         "covered",
-        "covered: the share of a system's rows inside their 90 % intervals, as a mean over systems; brackets "
-        "contain the 90 % interval of this mean (Wilson)",
+        "covered: the share of a system's rows inside their 90 % intervals (mean over systems); brackets contain the "
+        "90 % interval of this mean (Wilson)",
     )
     POINTS = (
         "points",
@@ -318,28 +335,27 @@ class PageNote(Code):
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
-        "error: the median over runs of |predicted / measured - 1|; the prediction of a run does not use the "
-        "other runs of its class; runs of one family have the same source, architecture and kind of model",
+        "error: the median over runs of |predicted / measured - 1|; each run is predicted without the other runs of "
+        "its class; the runs of a family have the same source, architecture and kind of model",
     )
     TRAINING_RULES = (
         "training-rules",
-        "half sheet: the error of the rule that every GPU reaches half of its data sheet's rate; by GPU: the "
-        "error of the rule that every GPU reaches the median rate (in % of the data sheet) of other sources "
-        "with its architecture and element type",
+        "half sheet: the error if every GPU reached half of its data sheet's rate; by GPU: the error if every GPU "
+        "reached the median rate (in % of the data sheet) of other sources with its architecture and element type",
     )
     TRAINING_INTERVAL = (
         "training-interval",
-        "covered: the share of runs inside their 90 % intervals; high/low: the upper limit of an interval / "
-        "its lower limit, as a median",
+        "covered: the share of runs inside their 90 % intervals; high/low: the upper limit of an interval / its lower "
+        "limit (median over runs)",
     )
     TRAINING_REFUSED = (
         "training-refused",
-        "refused: the number of published runs that `select` would refuse, because even its lower bound for "
-        "their memory exceeds the memory of the GPU",
+        "refused: the number of published runs that `select` would refuse, because even the lower bound of the memory "
+        "that they need exceeds the memory of the GPU",
     )
     TRAINING_MEMORY = (
         "training-memory",
-        "memory: {num} of {num_all} printed sizes are within 10 % of the estimate; by estimate {num_tight} of "
+        "memory: {num} of {num_all} printed sizes are within 10 % of the estimate; by this estimate, {num_tight} of "
         "{num_runs} published runs would not fit",
     )
     TRAINING_RATIOS = "training-ratios", "{num} of {num_all} ratios are within 15 %"
@@ -406,14 +422,14 @@ class DecisionNote(OptionalPartsCode):
     RUN_UNKNOWN = "run-unknown", "run: its length is unknown; give --samples, --tokens or --epochs"
     LIMITS = (
         "limits",
-        "limits: <at most {budget_usd:.6g} $><both?, ><at most {deadline_s:time}>; within: the share of "
-        "random draws in which the run keeps the limits",
+        "limits: <at most {budget_usd:.6g} $><both?, ><at most {deadline_s:time}>; within: the share of random draws "
+        "in which the run meets the limits",
     )
     BREAK_EVEN = (
         "break-even",
-        "break-even: two prices of all nodes in $/h; below the lower price, the machine is certainly cheaper "
-        "than the first machine; above the higher price, it is certainly more expensive; for the first "
-        "machine, the comparison is with the second machine",
+        "break-even ($/h for all nodes): below the lower price, the machine is certainly cheaper than the first "
+        "machine; above the higher price, it is certainly more expensive (the first machine is compared with the "
+        "second machine)",
     )
     OPEN = "open", "open: it is uncertain whether this machine or the first machine is <cost?cheaper><!cost?faster>"
     MESH = (
@@ -428,20 +444,24 @@ class DecisionNote(OptionalPartsCode):
     NO_NEAREST = "no-nearest", "{machine}: no run on the same number of these GPUs is published"
     NARROW = (
         "narrow",
-        "{machine}: the upper limit of the interval is {factor:.3g} times the lower limit; this factor would "
-        "be about {factor_after:.3g} if you measured {description}: {command}",
+        "{machine}: the upper limit of the interval is {factor:.3g} times the lower limit; to reduce this factor to "
+        "about {factor_after:.3g}, measure {description}: {command}",
     )
     MEASURED = (
         "measured",
-        "{machine}: your runs changed the step from {before} ms (factor {factor_before:.3g}) to {after} ms (factor "
-        "{factor_after:.3g})",
+        "{machine}: your runs changed the predicted step from {before} ms (factor {factor_before:.3g}) to {after} ms "
+        "(factor {factor_after:.3g})",
     )
-    MEASURED_NOTHING = "measured-nothing", "{machine}: your runs changed nothing"
+    MEASURED_NOTHING = "measured-nothing", "{machine}: your runs did not change the prediction"
     GOODPUT = (
         "goodput",
         "with failures, and a checkpoint every {every_s:time}<young? (Young's interval)>, a run on "
         "{num_nodes:n node} takes {stretch:.4g} times as long as without failures and checkpoints",
     )
     GOODPUT_SOURCE = "goodput-source", "failures of a node: {source}"
-    ENERGY = "energy", "$ include energy at {usd_per_kwh:.4g} $/kWh where the machine's watts are given"
-    WIDE = "wide", "--wide: parts of the step, prices' dates and all remarks ({num_remarks} here); --format json: all"
+    ENERGY = "energy", "costs in $ include energy at {usd_per_kwh:.4g} $/kWh for machines whose watts are given"
+    WIDE = (
+        "wide",
+        "--wide shows the parts of the step, the dates of the prices and all remarks ({num_remarks} here); "
+        "--format json shows everything",
+    )

@@ -78,7 +78,7 @@ def test_run_of_another_gpu_is_ignored(run_of: Make, capsys: pytest.CaptureFixtu
     published_s, published = computed(capsys)
     assert ignored_s == published_s
     told = set(page.splitlines()) - set(published.splitlines())
-    assert [line for line in told if "your runs changed nothing" not in line] == []
+    assert [line for line in told if "your runs did not change the prediction" not in line] == []
 
 
 def test_run_without_evidence_is_refused(run_of: Make, capsys: pytest.CaptureFixture[str]) -> None:

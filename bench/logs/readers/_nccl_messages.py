@@ -11,19 +11,19 @@ class NcclCode(Code):
     # Failures
     FIGURE_NOT_A_NUMBER = (
         "figure-not-a-number",
-        ("{figures:list} {placement}: the tool printed no number, so the value is unknown"),
+        ("the tool printed no number for {figures:list} {placement}, so the value is unknown"),
     )
     WRONG_ELEMENTS = "wrong-elements", "{num_wrong} wrong elements {placement}"
     OUT_OF_BOUNDS = "out-of-bounds", "out of bounds values: {values} {verdict}"
-    BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the required one"
+    BELOW_DEMANDED = ("below-demanded", "the average bus bandwidth is below the required minimum")
     ERROR_AFTER_END = "error-after-end", "printed after the closing lines: {printed}"
 
     # Lost rows
     ROW_DAMAGED = "row-damaged", "this line looks like a row, but cannot be read"
     HALF_CUT = "half-cut", "the row is cut: its in-place half is lost"
     WHOLE_ROW_CUT = "whole-row-cut", "the row is cut and lost"
-    FIGURES_WITHOUT_SIZE = "figures-without-size", "figures without their size"
-    FIGURES_OF_NO_ROW = "figures-of-no-row", "figures without a row"
+    FIGURES_WITHOUT_SIZE = ("figures-without-size", "this line has figures, but not their size")
+    FIGURES_OF_NO_ROW = ("figures-of-no-row", "this line has figures that belong to no row")
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
     NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines are missing here; according to the printed average, no row is missing"
     NOT_THE_AVERAGE = (
@@ -34,20 +34,23 @@ class NcclCode(Code):
         "row-twice",
         ("the printed average busbw differs from the average of the rows: line {twice} is printed twice"),
     )
-    SIZES_MISSING = "sizes-missing", "{num:n requested size} missing, first {sizes:list} bytes"
+    SIZES_MISSING = ("sizes-missing", "the log lacks {num:n requested size} (first: {sizes:list} bytes)")
     ENDS_EARLY = "ends-early", "the log ends at {size} bytes, but {most} bytes were requested"
     ENDS_BEFORE_ROWS = "ends-before-rows", "the log ends before the first row"
     DOCUMENT_CUT = "document-cut", "the JSON document is cut after {num:n result}"
     RESULT_UNREADABLE = "result-unreadable", "a result of the JSON document cannot be read"
 
     # Doubts and conclusions
-    OTHER_KIND = "other-kind", "the size / count, the operation or the root of this row differs from the other rows"
+    OTHER_KIND = ("other-kind", "this row differs from the other rows in its size / count, its operation or its root")
     ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or other rows: {reason}"
     AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is not a number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
-    RANK_TWICE = "rank-twice", "a rank is listed again with another process: the first start printed no rows"
+    RANK_TWICE = (
+        "rank-twice",
+        "a rank is listed again with another process: the job was started twice, and the first start printed no rows",
+    )
     GROUPS = "groups", "{num} groups of ranks run at the same time; the rows belong to the first group"
-    ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
+    ROWS_OF_ANOTHER_TEST = ("rows-of-another-test", "this line names {program}, but the rows are from another test")
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
     PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and the rows fit several tests"
     RANKS_DISAGREE = "ranks-disagree", "the log lists {listed} ranks, but its rows are from {by_rows} ranks"
@@ -55,15 +58,22 @@ class NcclCode(Code):
         "ranks-unknown",
         ("num_ranks is unknown: the log lists rank {last}, but its rows are from {by_rows} ranks"),
     )
-    RANKS_BY_ROWS = "ranks-by-rows", "num_ranks is {ranks} by size/count or busbw/algbw; the devices are not listed"
+    RANKS_BY_ROWS = (
+        "ranks-by-rows",
+        "num_ranks is {ranks}, derived from size/count or busbw/algbw, because the log does not list the devices",
+    )
     RANKS_BY_LAST = (
         "ranks-by-last",
-        "num_ranks is {ranks} by the last listed rank; other ranks are missing from the log",
+        "num_ranks is {ranks}, derived from the last listed rank; other ranks are missing from the log",
     )
-    RANKS_BY_COMMAND = "ranks-by-command", "num_ranks is {ranks} by -g and -t of the command: one process on one node"
+    RANKS_BY_COMMAND = (
+        "ranks-by-command",
+        "num_ranks is {ranks}, derived from -g and -t of the command: one process on one node",
+    )
     CPU_TIME = (
         "cpu-time",
-        "linkbench ignores the time column, which has CPU time (-C); algbw and busbw describe the operation",
+        "linkbench ignores the time column, because the column has CPU time (-C); algbw and busbw describe the "
+        "operation",
     )
     ITERATION_COLUMNS = (
         "iteration-columns",
