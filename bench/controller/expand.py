@@ -235,7 +235,7 @@ def _unsupported_world(spec: JobSpec, site: Site) -> Coded | None:
             PlanSkipCode.TOO_FEW_NODES, num_nodes=world.num_nodes, cluster=cluster.name, found=cluster.nodes
         )
     if case.topology.removesuffix(IN_TURN) in ("node", "rail") and world.num_nodes == 1:
-        what = "the whole world" if "node" in case.topology else "groups of one rank"
+        what = "the whole world" if "node" in case.topology else "a separate group for each rank"
         return Coded.of(PlanSkipCode.ONE_NODE, topology=case.topology, what=what)
     if world.num_ranks < pattern.min_ranks:
         return Coded.of(PlanSkipCode.TOO_FEW_RANKS, least=pattern.min_ranks, num_ranks=world.num_ranks)

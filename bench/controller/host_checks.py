@@ -146,7 +146,7 @@ def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFindi
         yield PreflightFinding.of(FindingCode.LITTLE_LOCKED_MEMORY, (host,), refuses=False, max_kib=max_kib)
     if facts.use is not None and facts.use.is_busy:
         causes = [cause.text for cause in facts.use.causes()]
-        programs = [program["name"] for program in facts.programs] or ["none for long"]
+        programs = [program["name"] for program in facts.programs]
         busy: dict[str, Any] = {"causes": causes, "programs": programs}
         yield PreflightFinding.of(FindingCode.BUSY, (host,), refuses=False, **busy)
 

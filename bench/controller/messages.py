@@ -34,7 +34,7 @@ class OutcomeCode(OptionalPartsCode):
     )
     MEETING_PORT_TAKEN = (
         "meeting-port-taken",
-        "the ranks' rendezvous port {port} on host {host} is in use< by a program of user {user}, which listens on "
+        "the ranks' rendezvous port {port} on host {host} was in use< by a program of user {user}, which listens on "
         "{address}><job? and belongs to job {job}><other_jobs? (other jobs with processes on this host: "
         "{other_jobs:list})>: wait until the port is free, or set another `port:` for the cluster",
     )
@@ -61,8 +61,8 @@ class OutcomeCode(OptionalPartsCode):
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
         "host-paused",
-        "host {host} was paused for {paused_s:.0f} s, longer than the deadline of {deadline_s:.0f} s (phase: "
-        "{doing}): its virtual machine was paused, or the job's processes were stopped",
+        "the job's processes on host {host} were paused for {paused_s:.0f} s, longer than the deadline of "
+        "{deadline_s:.0f} s (phase: {doing}): the host's virtual machine was paused, or the processes were stopped",
     )
     CONTROLLER_SLEPT = (
         "controller-slept",
@@ -116,7 +116,7 @@ class ConnectionCode(Code):
     )
     OF_MPIRUN = (
         "connection-of-mpirun",
-        "mpirun ended the job, because its connection to host {host} was lost or its daemon on this host ended",
+        "mpirun ended the job, because its connection to host {host} was lost or its daemon there ended",
     )
 
 
@@ -229,7 +229,7 @@ class ControllerError(Code):
     )
     CLUSTER_GONE = (
         "cluster-gone",
-        "cluster {cluster!r} of this run cannot be read from bench.yaml ({why}): restore the cluster, or name another "
+        "cluster {cluster!r} of this run cannot be read ({why}): restore the cluster, or name another "
         "file with --config FILE",
     )
     CLUSTER_CHANGED = (
@@ -243,7 +243,10 @@ class ControllerError(Code):
         "`{name}: from-environment`",
     )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
-    LIKE_DIFFERS = "like-differs", "`like: {like}` sets {name} to {fixed}, but {given} was requested: omit {given}"
+    LIKE_DIFFERS = (
+        "like-differs",
+        "`like: {like}` sets {name} to {fixed}, but {name} {given} was requested: omit {name}",
+    )
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
     SETUP_IN_CONTAINERS = (
         "setup-in-containers",
@@ -267,12 +270,12 @@ class ControllerError(Code):
     )
     HOSTS_MISSING = (
         "hosts-missing",
-        "cluster {cluster!r} has {num_nodes} nodes, but its `hosts:` lists only {num_hosts}: add the missing hosts, "
-        "or use a launcher that assigns the hosts (slurm)",
+        "a job of cluster {cluster!r} needs {num_nodes} nodes, but `hosts:` of the cluster lists {num_hosts:n host}: "
+        "add the missing hosts, or use a launcher that assigns the hosts (slurm)",
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
-        "this machine has {num_gpus} GPUs, but cluster {cluster!r} ({instance}) starts {num_ranks} ranks per node, "
+        "this machine has {num_gpus:n GPU}, but cluster {cluster!r} ({instance}) starts {num_ranks:n rank} per node, "
         "one per GPU: run this on a machine of this type; {instead}",
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
@@ -289,8 +292,8 @@ class ControllerError(Code):
     )
     RETEST_IN_ALLOCATION = (
         "retest-in-allocation",
-        "a retest must run inside a Slurm allocation with the right hosts: run `salloc --nodes={num_nodes}{nodelist} "
-        "linkbench run --retest {run}`",
+        "a retest must run inside a Slurm allocation: run `salloc --nodes={num_nodes}{nodelist} linkbench run "
+        "--retest {run}`",
     )
     RETEST_ON_KUBERNETES = (
         "retest-on-kubernetes",
@@ -303,7 +306,7 @@ class ControllerError(Code):
     )
 
 
-class FindingCode(Code):
+class FindingCode(OptionalPartsCode):
     """Problems of hosts before a run. `{named}`: "host h1" or "hosts h1, h2"."""
 
     NAMED_TWICE = "named-twice", "`hosts:` names {host} {times} times: name each host once"
@@ -329,17 +332,17 @@ class FindingCode(Code):
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
-        "host {host} has {num_gpus} GPUs, but each of its {num_ranks} ranks needs one: lower `ranks_per_node`, or "
+        "host {host} has {num_gpus:n GPU} for {num_ranks:n rank}, but each rank needs one: lower `ranks_per_node`, or "
         "remove the host from `hosts:`",
     )
     LITTLE_MEMORY = (
         "little-memory",
-        "host {host} has only {free_mib} MiB of free memory for {num_ranks} ranks: end other programs there, or start "
+        "host {host} has only {free_mib} MiB of free memory for {num_ranks:n rank}: end other programs there, or start "
         "fewer ranks",
     )
     FEW_FILES = (
         "few-files",
-        "a process on host {host} may open only {max_files} files, but a rank in a job of {num_ranks} ranks may need "
+        "a process on host {host} may open only {max_files} files, but a rank in a job of {num_ranks:n rank} may need "
         "{needed}: raise the limit with `ulimit -n` or in /etc/security/limits.conf",
     )
     LITTLE_SHM = (
@@ -353,7 +356,8 @@ class FindingCode(Code):
     )
     BUSY = (
         "busy-host",
-        "host {host} is busy: {causes:list} (busiest programs: {programs:list}); end these programs, or measure later",
+        "host {host} is busy: {causes:list}<programs? (busiest programs: {programs:list}); end these programs, or "
+        "measure later><!programs?; measure later>",
     )
     NO_DEVICE = (
         "no-device",
@@ -375,7 +379,8 @@ class FindingCode(Code):
     OWN_NAME_IS_LOOPBACK = (
         "own-name-is-loopback",
         "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: remove this "
-        "address from /etc/hosts there, or name the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "name from the line of {address} in /etc/hosts there, or name the network interface with `env: "
+        "{{GLOO_SOCKET_IFNAME: ...}}`",
     )
     SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
     VERSIONS_DIFFER = (

@@ -444,7 +444,7 @@ def doing(evidence: FailureEvidence) -> str:
     if not counts:
         return ""
     (most, num), *_ = counts.most_common(1)
-    return f"; {num} of {evidence.num_ranks} ranks were in: {most}"
+    return f"; phase of {num} of {evidence.num_ranks} ranks: {most}"
 
 
 def _of_rank(code: OutcomeCode, beat: Heartbeat, **facts: object) -> Failure:

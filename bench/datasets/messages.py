@@ -20,7 +20,11 @@ class DatasetSkip(Code):
         "unaligned-blocks",
         ("O_DIRECT reads whole pages: give a --block that is a multiple of {page_bytes} bytes"),
     )
-    NO_AHEAD = "no-ahead", "the kernel cannot read ahead here ({files}, O_DIRECT or a bucket): omit --ahead"
+    NO_AHEAD = (
+        "no-ahead",
+        "the kernel cannot read ahead for {files} here (it reads ahead only for some formats, only from a folder, and "
+        "not with O_DIRECT): omit --ahead",
+    )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "the client of a bucket has no cache: use --cache cold"
     NOT_SHARED = (
@@ -64,10 +68,10 @@ class DatasetSkip(Code):
         "{folder} is on {file_system}, whose reads only the network interfaces count, for all ranks of a host "
         "together: start one rank per host",
     )
-    NO_SPACE = "no-space", "{folder} has too little space for {num_bytes:bytes} of records: {lacking:bytes} are missing"
+    NO_SPACE = "no-space", "{folder} has too little space for {num_bytes:bytes} of data: {lacking:bytes} are missing"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "each of {num_workers:n worker} reads only {num} of {num_records:n record}, but needs three batches of "
+        "with {num_workers:n worker}, one reader gets only {num} of {num_records:n record}, but needs three batches of "
         "{batch:n record} to measure the wait: use larger --sizes, a smaller --record or --batch, or fewer --workers",
     )
     ISOLATED_ONLY = (

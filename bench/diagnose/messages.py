@@ -45,7 +45,7 @@ class SlowPart(OptionalPartsCode):
         "slow-link",
         f"<{{first}} to {{second}} runs {_ratio('forward')}><both? and ><{{second}} to {{first}} runs "
         f"{_ratio('backward')}><open_ends?; {{open_ends:list}} may be slow instead of the link, because no other "
-        "partner was measured><!open_ends?; both ends are normal with other hosts>",
+        "partner was measured><!open_ends?; both ends are normal with other partners>",
     )
 
 
@@ -61,7 +61,7 @@ class DiagnosisNote(OptionalPartsCode):
     )
     HOSTS_NOT_TESTED = (
         "hosts-not-tested",
-        "not every host was tested, because {num_missing:n round} of the first test are missing: any host may be slow",
+        "not every host was tested, because the first test lacks {num_missing:n round}: any host may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.core.codes import Code
+from bench.core.codes import Code, OptionalPartsCode
 
 
 class RankSkip(Code):
@@ -24,7 +24,7 @@ class RankSkip(Code):
     NO_IN_PLACE = "no-in-place", "{pattern} has no in-place form"
     RANKS_REORDERED = (
         "ranks-reordered",
-        "{transport} sorts the ranks of a group, so only the order linear can be measured",
+        "{transport} sorts the ranks of a group, so only --order linear can be measured",
     )
     NO_OVERLAP = (
         "no-overlap",
@@ -57,7 +57,10 @@ class RankSkip(Code):
 class RankFailure(Code):
     """Why a row failed."""
 
-    OUT_OF_MEMORY = "out-of-memory", "could not allocate {need_mib} MiB, although {free_mib} MiB were reported free"
+    OUT_OF_MEMORY = (
+        "out-of-memory",
+        "ran out of memory, although the row needs only {need_mib} MiB of the {free_mib} MiB that were reported free",
+    )
     WRONG_BEFORE_TIMING = (
         "wrong-before-timing",
         "the data check before timing found {num_wrong:n wrong element}; first: {first}",
@@ -66,7 +69,7 @@ class RankFailure(Code):
     CLOCKS = "clocks-not-comparable", "the clocks of hosts {hosts:list} cannot be compared: {why}"
 
 
-class RankRefusal(Code):
+class RankRefusal(OptionalPartsCode):
     """Why ranks refuse to measure."""
 
     HOST_IN_USE = (
@@ -80,7 +83,7 @@ class RankRefusal(Code):
     )
     TWO_ENDS = (
         "two-ends",
-        "a test between a server and a client needs exactly 2 ranks, one on each host, but there are {num_ranks}",
+        "a test between a server and a client needs exactly 2 ranks, one on each host, not {num_ranks}",
     )
     NO_RDMA_ADAPTER = (
         "no-rdma-adapter",
@@ -89,7 +92,8 @@ class RankRefusal(Code):
     )
     NOT_THIS_ADAPTER = (
         "not-this-adapter",
-        "{wanted} is not an active RDMA adapter of host {host}, which has {found:list}: correct `nics:` of the cluster",
+        "{wanted} is not an active RDMA adapter of host {host} (active adapters: {found:list}): correct `nics:` of the "
+        "cluster",
     )
     SERVER_NOT_REACHED = (
         "server-not-reached",
@@ -98,8 +102,9 @@ class RankRefusal(Code):
     )
     OTHER_NUM_RANKS = (
         "other-num-ranks",
-        "{num_ranks} ranks were requested ({num_nodes} nodes x {ranks_per_node} ranks), but this process is one of "
-        "{found} (source: {source}): start all ranks with one mpirun, one torchrun job or one srun step",
+        "the request is for {num_ranks:n rank} ({num_nodes:n node} x {ranks_per_node:n rank}), but <source?{source} "
+        "reports {found:n rank}><!source?this process is a single rank without the variables of a supported launcher>: "
+        "start all ranks with one mpirun, one torchrun job or one srun step",
     )
     AUTO_IGNORES = (
         "auto-ignores",
@@ -112,7 +117,7 @@ class RankRefusal(Code):
     )
     OTHER_LAYOUT = (
         "other-layout",
-        "{num_nodes} hosts x {ranks_per_node} ranks were requested, but the ranks are distributed differently "
+        "the request is for {num_nodes:n host} x {ranks_per_node:n rank}, but the ranks are distributed differently "
         "({found}): check `hosts:` and `options:` in bench.yaml, and give every host its own host name",
     )
     SAME_HOST_NAME = "same-host-name", "two machines have the host name {host}: give each machine its own host name"
@@ -152,7 +157,7 @@ class RankRefusal(Code):
     NO_LAYERS = (
         "no-layers",
         "a step needs either layers (--timed layers=8,forward=5ms,backward=10ms,bytes=1M) or a model (--workload "
-        "vit-l-306m --layers 2)",
+        "vit-l-306m --layers 2), and not both",
     )
     ONLY_WORKLOAD = (
         "only-workload",
@@ -161,7 +166,7 @@ class RankRefusal(Code):
     WORKLOAD_WITHOUT_LAYERS = (
         "workload-without-layers",
         "workload {workload} has no {missing:list}, but a model needs layers, hidden, feedforward, heads and tokens: "
-        "set what is missing, or use another workload",
+        "set what is missing with --layers or --resize, or use another workload",
     )
     DELAY_INSIDE_MODEL = (
         "delay-inside-model",
@@ -169,8 +174,8 @@ class RankRefusal(Code):
     )
     HEADS_UNEVEN = (
         "heads-uneven",
-        "{heads} heads must be a multiple of {kv_heads} key heads and must divide the hidden size {hidden}: change "
-        "--resize",
+        "the number of heads ({heads}) must be a multiple of the number of key heads ({kv_heads}) and must divide the "
+        "hidden size ({hidden}): change --resize",
     )
     ROUTING_UNEVEN = (
         "routing-uneven",
@@ -194,13 +199,13 @@ class RankRefusal(Code):
     )
     TENSORS_UNEVEN = (
         "tensors-uneven",
-        "a layer of {num_bytes} bytes (float32) cannot be divided equally among {num:n rank} of a mesh row: change "
-        "bytes= or --mesh",
+        "a layer of {num_bytes} bytes cannot be divided into equal shares of float32 numbers for {num:n rank} of a "
+        "mesh row: change bytes= or --mesh",
     )
     TOKENS_UNEVEN = (
         "tokens-uneven",
-        "activations of {num_bytes} bytes (float32) cannot be divided equally among {num:n rank} of a mesh row: "
-        "change activations= or --mesh",
+        "activations of {num_bytes} bytes cannot be divided into equal shares of float32 numbers for {num:n rank} of a "
+        "mesh row: change activations= or --mesh",
     )
     TOO_FEW_LAYERS = (
         "too-few-layers",
@@ -208,8 +213,8 @@ class RankRefusal(Code):
     )
     MICRO_BATCHES_UNEVEN = (
         "micro-batches-uneven",
-        "{micro_batches:n micro-batch} cannot be divided equally among the {num} pipeline stages of a mesh row: use a "
-        "multiple of {num}",
+        "{micro_batches:n micro-batch} cannot be divided equally among the {num} ranks of a mesh row: use a multiple "
+        "of {num}",
     )
     NO_PLAN = "no-plan", "replay needs --plan FILE: write the plan with `linkbench job replay PATH`"
     NOTHING_TO_REPLAY = (

@@ -86,7 +86,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
     Raises RefusedError on every rank if the number differs.
     """
     if world is not None and me.num_ranks != world.num_ranks:
-        source = "no variables of a supported launcher" if me.launcher == "direct" else me.launcher
+        source = None if me.launcher == "direct" else me.launcher
         raise RefusedError.of(
             RankRefusal.OTHER_NUM_RANKS,
             found=me.num_ranks,

@@ -18,7 +18,7 @@ class TuneError(Code):
     NOTHING_TO_TRY = "nothing-to-try", "nothing to vary: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
     SMALL_BUDGET = (
         "small-budget",
-        "--budget {budget_s:time} allows {allowed} launches of about {launch_s:time}, but a search among these "
+        "--budget {budget_s:time} allows {allowed:n launch} of about {launch_s:time}, but a search among these "
         "{num_settings:n setting} needs {least}: give --budget {needed_s:time}, or fewer values",
     )
     BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
@@ -59,6 +59,6 @@ class TuneAnswer(OptionalPartsCode):
     )
     UNDECIDED = (
         "undecided",
-        "undecided, because this budget is too small to find a difference<: {num_pairs:n pair} of launches of {best} "
-        "and {baseline} would show a gain of {least:percent} in 9 of 10 searches>",
+        "undecided, because the search found no clear difference within its budget<: {num_pairs:n pair} of launches of "
+        "{best} and {baseline} would show a gain of {least:percent} in 9 of 10 searches>",
     )
