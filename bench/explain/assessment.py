@@ -34,6 +34,7 @@ TOO_MANY_TIMES = 1.5  # times the best known result; a higher rate means wrong i
 # The lowest normal share of the NICs' rate in an alltoall of several ranks per node. Its many messages share NVLink,
 # PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
+_NORMAL_OF_NIC = 0.9  # share of a NIC's line rate that a transfer between two hosts reaches
 _LEAST_OF_NIC = 64 << 10  # bytes; the rate of smaller messages may be below that of the NIC
 # cards that exchange data through host memory are far too slow below this share of their bound
 _LEAST_THROUGH_HOST = 0.06
@@ -365,7 +366,9 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     share = busbw(best) / bound.bytes_per_s
     facts = _bound_facts(best, bound)
     if evidence.from_host_memory:
-        return not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
+        nic = (links.nic_bytes_per_s or 0.0) if log_traits(evidence.run.tool).nic_test else 0.0
+        full = busbw(best) >= _NORMAL_OF_NIC * nic > 0.0
+        return _full_nic(busbw(best), nic) if full else not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
     normal = _normal_of(bound, evidence)
     if evidence.by_message_passing and (share < normal or evidence.memory != "device"):
         return not_judged(AssessmentCode.MESSAGE_PASSING_TOOL, share, **facts, on_gpus=evidence.memory == "device")
@@ -436,10 +439,14 @@ def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)
     largest = max((row.payload_bytes or 0 for row in evidence.rows), default=0)
-    if (nic is None or rate < 0.9 * nic) and 0 < largest < _LEAST_OF_NIC:
+    if (nic is None or rate < _NORMAL_OF_NIC * nic) and 0 < largest < _LEAST_OF_NIC:
         return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_NIC, rate=rate, largest_bytes=largest)
-    if nic is None or rate < 0.9 * nic:
+    if nic is None or rate < _NORMAL_OF_NIC * nic:
         return not_judged(AssessmentCode.NIC_UNKNOWN, rate=rate)
+    return _full_nic(rate, nic)
+
+
+def _full_nic(rate: float, nic: float) -> Assessment:
     why = Coded.of(
         AssessmentCode.COMPARED_WITH_NIC, rate=rate, share=rate / nic, nic_rate=nic, nic_gbit_per_s=nic * 8e-9
     )

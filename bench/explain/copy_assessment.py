@@ -36,8 +36,9 @@ _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
 _OUTLIER = 0.8
 _PAIRS_DIFFER = 1.2  # if the ratio of the fastest to the slowest pair is larger, the pairs have different links
 _PCIE_LINKS = ((3, 8), (3, 16), (4, 8), (4, 16), (5, 8), (5, 16), (6, 16))
+_PCIE_BOUNDS = (Limit.PCIE_PORT, Limit.PCIE_PACKETS)
 _NORMAL_OF_PCIE = 0.7  # copies by a copy engine reach 75 to 90 % of a link's raw rate
-_WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
+_WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL_IF, ResultVerdict.NORMAL)
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
@@ -49,7 +50,7 @@ def assess_copies(evidence: CopyEvidence) -> Assessment:
     tests = [test for direction in ONE_WAY if (test := evidence.test(direction)) is not None]
     through_host = evidence.test("through_host")
     if not tests and through_host is not None:
-        return _through_host(through_host, evidence.machine)
+        return _through_host(evidence, through_host)
     if not tests:
         return _nothing_to_judge(evidence)
     for test in evidence.tests:
@@ -118,11 +119,15 @@ def _links_unknown(machine: LogMachine) -> Assessment:
     return not_judged(AssessmentCode.GPU_LINKS_UNKNOWN, gpu=machine.gpu)
 
 
-def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
+def _through_host(evidence: CopyEvidence, test: CopyTest) -> Assessment:
     """Assess copies without peer access. Each byte crosses the links of the source GPU and of the target GPU."""
     if not test.bounds:
-        return _links_unknown(machine)
+        return _links_unknown(evidence.machine)
     bound = test.bounds[-1]
+    if test.slowest < _NORMAL_THROUGH_HOST * bound.bytes_per_s:
+        slower_link = _by_slower_link(evidence, test, _NORMAL_THROUGH_HOST)
+        if slower_link is not None:
+            return slower_link
     share = test.slowest / bound.bytes_per_s
     verdict = verdict_of(share, _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST)
     link = "the PCIe link" if bound.code == Limit.PCIE_PORT else bound.name
@@ -146,8 +151,51 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
     by_others = _compared_with_same_link(evidence, test, name)
     if by_link is None:
         return by_others
-    excused = by_others is not None and by_others.verdict == ResultVerdict.NORMAL
-    return by_others if excused and by_link.verdict != ResultVerdict.NORMAL else by_link
+    if by_link.verdict == ResultVerdict.NORMAL:
+        return by_link
+    if by_others is not None and by_others.verdict == ResultVerdict.NORMAL:
+        return by_others
+    return _by_slower_link(evidence, test, _NORMAL_OF_PCIE) or by_link
+
+
+def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> Assessment | None:
+    """Assess copies that are slow for the GPU's own PCIe link on an unknown machine.
+
+    Many machines connect a GPU at an older generation or at half of its lanes. The verdict names such links with which
+    these copies are normal. The result is None if no such link is possible: it must be as fast as the fastest copy of
+    the log, and direct copies must be equally fast on all cards.
+
+    `normal`: the lowest normal share of a link.
+    """
+    machine = evidence.machine
+    if machine.instance is not None or machine.gpu is None:
+        return None
+    own = gpu(machine.gpu).pcie
+    by_pcie = [each for each in evidence.tests if each.bounds and each.bounds[0].code in _PCIE_BOUNDS]
+    if own is None or test not in by_pcie:
+        return None
+    # copies through the host are slower between cards that share a switch
+    if test.direction != "through_host" and test.slowest < _OUTLIER * median(test.rates.values()):
+        return None
+    fastest = max(each.fastest / (2 if each.direction.endswith("_sum") else 1) for each in by_pcie)
+    fitting = []
+    for generation, lanes in _PCIE_LINKS:
+        rate = pcie_bytes_per_s(generation, lanes)
+        slower = generation <= own[0] and lanes <= own[1] and (generation, lanes) != own
+        if slower and fastest <= rate and normal <= test.slowest / rate:
+            fitting.append(f"PCIe {generation}.0 x{lanes}")
+    if not fitting:
+        return None
+    why = Coded.of(
+        AssessmentCode.NORMAL_WITH_SLOWER_PCIE,
+        direction=direction_name(test),
+        rate=median(test.rates.values()),
+        links=fitting,
+        gpu=machine.gpu,
+        generation=own[0],
+        lanes=own[1],
+    )
+    return Assessment(ResultVerdict.NORMAL_IF, why)
 
 
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:

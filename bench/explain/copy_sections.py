@@ -35,6 +35,10 @@ def got(evidence: CopyEvidence) -> Iterator[Coded]:
     together = evidence.named("host_to_all_memcpy_ce")
     if together is not None:
         yield Coded.of(ResultCode.COPIES_TO_ALL, **_range(together))
+    for matrix in () if evidence.tests else evidence.run.matrices:
+        rates = [cell.value for cell in matrix.cells if cell.value is not None]
+        if matrix.unit == "bytes_per_s" and matrix.direction == "local" and rates:
+            yield Coded.of(ResultCode.LOCAL_COPIES, test=matrix.name, range=rate_range(min(rates), max(rates)))
     for matrix in evidence.run.matrices:
         seconds = [cell.value for cell in matrix.cells if cell.value is not None]
         if matrix.unit == "s" and matrix.direction in ("load", "d2d") and seconds:

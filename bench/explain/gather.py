@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.core.codes import Coded
+from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.explain.evidence import RunEvidence
 from bench.explain.log_hints import Hint
@@ -22,6 +23,7 @@ from bench.logs.foreign import ForeignRow, ForeignRun
 # For n ranks, busbw / algbw is f (n-1)/n. This is f for each pattern.
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
 _MOST_RANKS_OF_MESSAGES = 2048  # an import allows more ranks, because it computes the messages of each size only once
+_ENDS = 2  # a test of a NIC has two ends, and counts as a transfer between two nodes
 _MOST_GPUS = 16  # the most GPUs that a node on the market has
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # the pods of a Kubernetes set: name-0, name-1
@@ -170,6 +172,9 @@ def _nodes(
     if given is not None:
         return given, Coded.of(CountCode.NODES_GIVEN, num_nodes=given)
     in_log = run.num_nodes or (len(run.hosts) or None)
+    nics = machine.links is not None and machine.links.nic_bytes_per_s is not None
+    if in_log is None and nics and ranks == _ENDS and log_traits(run.tool).nic_test:
+        return _ENDS, None
     if in_log == 1 and (ranks or 0) > _MOST_GPUS:
         in_log = None  # an excerpt of the list of ranks may name only one host
     per_node = machine.links.gpus if machine.instance and machine.links else None

@@ -19,7 +19,7 @@ from bench.core.world import World
 from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
 from bench.explain.messages import AssessmentCode
 from bench.explain.own_source import others_of_each_machine
-from bench.hardware.catalogue import Instance, instance, instances
+from bench.hardware.catalogue import Instance, instance, instances, maker, maker_printed
 from bench.hardware.link_traffic import usual_use
 
 # share of the best published result; results differ by this much between library versions, drivers and years
@@ -79,6 +79,8 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
 
     A machine is named together with the run's share of the machine's rate: "p5.48xlarge (48 %)".
 
+    If the log names the maker of its GPUs, machines with GPUs of other makers are left out.
+
     The rate of the machine is a published rate, or the rate that the links of the instance type allow. The run is
     normal if this share is between 65 % and a little more than 100 %. Each list has at most three machines. The machine
     closest to 100 % is first.
@@ -86,11 +88,18 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
     best = evidence.best
     assert best is not None
     share_of: dict[str, float] = {}
+    makers = {found for name in evidence.run.gpus if (found := maker_printed(name)) is not None}
     for name_rate, name in _rates_of_types(evidence):
         share_of[name] = busbw(best) / name_rate
     for reference in others_of_each_machine(evidence):
         if reference.instance:
             share_of[reference.instance] = busbw(best) / reference.best[1]
+    if makers:  # the model is unknown, but the log names its maker
+        share_of = {
+            name: share
+            for name, share in share_of.items()
+            if name not in instances() or maker(instance(name).gpu) in makers
+        }
     normal = {name: share for name, share in share_of.items() if _FITS[0] <= share <= 1 / NORMAL_OF_OTHERS}
     low = {name: share for name, share in share_of.items() if share < _FITS[0]}
     closest = sorted(normal, key=lambda name: abs(normal[name] - 1))

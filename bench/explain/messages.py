@@ -190,6 +190,10 @@ class AssessmentCode(OptionalPartsCode):
         "No bandwidth was measured.",
     )
     TOPOLOGY_ODD = "topology-odd", "{problems:list}."
+    TOPOLOGY_UNEVEN = (
+        "topology-uneven",
+        "{problems:list}. This is normal if the machine is built this way. No bandwidth was measured.",
+    )
     TOPOLOGY_WITHOUT_LINKS = (
         "topology-without-links",
         "The text shows no NVLink between GPUs, and no link that is slower than other links. This is normal if PCIe "
@@ -220,6 +224,12 @@ class AssessmentCode(OptionalPartsCode):
     NORMAL_WITH_PCIE = (
         "normal-with-pcie",
         "{rate:rate} between a GPU and its host is normal if the link is {links:list}. To decide, name the machine: "
+        "--instance TYPE.",
+    )
+    NORMAL_WITH_SLOWER_PCIE = (
+        "normal-with-slower-pcie",
+        "{direction}, {rate:rate}, is normal if the machine connects its GPUs at {links:list}, and too low if it "
+        "connects them at PCIe {generation}.0 x{lanes}, which the {gpu} supports. To decide, name the machine: "
         "--instance TYPE.",
     )
     LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
@@ -317,6 +327,7 @@ class ResultCode(OptionalPartsCode):
     MACHINE = "machine", "machine: {machine}"
     UNKNOWN = "unknown", "unknown: {unknown:list}"
     COPIES = "copies", "{direction}: {range}, {count} ({test})"
+    LOCAL_COPIES = "local-copies", "inside each GPU, over no link: {range} ({test})"
     COPIES_TO_ALL = "copies-to-all", "host to all GPUs at once: {range} per GPU, {count}"
     LATENCY = "latency", "{test}: {least_ns:.0f} to {most_ns:.0f} ns"
 
@@ -410,6 +421,12 @@ class ExplainNote(OptionalPartsCode):
         "bandwidth falls from {rate:rate} at {size_bytes:bytes} to {last_rate:rate} at {last_bytes:bytes}: another "
         "algorithm<between_nodes?, or congestion between the nodes>"
         "<!between_nodes?, or buffers that are no longer cached>",
+    )
+    BANDWIDTH_DIPS = (
+        "bandwidth-dips",
+        "bandwidth falls from {rate:rate} at {size_bytes:bytes} to {lowest_rate:rate} at {lowest_bytes:bytes}, and "
+        "rises again to {again_rate:rate} at {again_bytes:bytes}: the sizes between are slow for a reason of their "
+        "own, such as another algorithm<between_nodes? or congestion between the nodes>",
     )
     FIRST_ROW_WARMING = (
         "first-row-warming",

@@ -16,6 +16,10 @@ from bench.explain.messages import ExplainNote
 from bench.explain.shortfall import between_nodes, fall
 from bench.hardware.reference import CopyReference
 
+_DIP = 0.4  # share of the peak at a smaller size, below which a size is part of a dip
+_RECOVERED = 0.85  # share of this peak that a larger size reaches again
+_FEWEST_OF_DIP = 2  # a change of the algorithm makes one size slow
+
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
     """Return every note that applies to the rows of a run."""
@@ -102,6 +106,31 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
     )
 
 
+def _bandwidth_dips(evidence: RunEvidence) -> Coded | None:
+    """Note several sizes in the middle of the curve that are far slower than smaller and larger sizes."""
+    peak, dip = (0.0, 0), list[tuple[float, int]]()
+    for size, rate in sorted(evidence.rate_by_size.items()):
+        if rate < _DIP * peak[0]:
+            dip.append((rate, size))
+        if rate < _RECOVERED * peak[0]:
+            continue
+        if len(dip) >= _FEWEST_OF_DIP:
+            lowest = min(dip)
+            return Coded.of(
+                ExplainNote.BANDWIDTH_DIPS,
+                rate=peak[0],
+                size_bytes=peak[1],
+                lowest_rate=lowest[0],
+                lowest_bytes=lowest[1],
+                again_rate=rate,
+                again_bytes=size,
+                between_nodes=between_nodes(evidence),
+            )
+        dip = []
+        peak = max(peak, (rate, size))
+    return None
+
+
 def _first_row_warming(evidence: RunEvidence) -> Coded | None:
     """Note that the first row includes work that the library does only once."""
     if evidence.small_message_s is None:
@@ -132,6 +161,7 @@ _NOTES: tuple[Callable[[RunEvidence], Coded | None], ...] = (
     _above_port,
     _placements_differ,
     _bandwidth_falls,
+    _bandwidth_dips,
     _first_row_warming,
     _types_differ,
 )

@@ -19,6 +19,7 @@ from bench.hardware import live
 from bench.hardware.catalogue import instance, instances
 from bench.hardware.health import HealthFinding
 from bench.hardware.machine_page import nvlink_lines
+from bench.hardware.messages import HealthCode
 
 _STATE = "nvidia-smi nvlink -s; nvidia-smi nvlink -e"
 _WEIGHTS = {"wrong": 0.9, "doubtful": 0.4}
@@ -72,7 +73,8 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
+    all links are alike. If some GPUs have fewer links, but the machine may be built this way, the verdict says so. If
+    the topology shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:
@@ -80,6 +82,11 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
         codes = [finding.code for finding in wrong]
         why = Coded.of(AssessmentCode.TOPOLOGY_ODD, problems=problems, codes=codes)
         return Assessment(ResultVerdict.FAR_TOO_LOW, why)
+    uneven = [finding for finding in findings if finding.code == HealthCode.FEWER_NVLINKS]
+    if uneven:
+        problems = [f"{finding.what} ({finding.evidence})" for finding in uneven]
+        why = Coded.of(AssessmentCode.TOPOLOGY_UNEVEN, problems=problems, codes=[each.code for each in uneven])
+        return Assessment(ResultVerdict.NORMAL_IF, why)
     numbers = {len(live.active_nvlinks(gpu)) for gpu in inventory.gpus}
     by_path = any(path.kind.startswith("NV") for path in inventory.paths)
     if numbers == {0} and not by_path:

@@ -24,6 +24,7 @@ _CLOSE = ("PIX", "PXB")
 _MOST_SHOWN = 4
 _FEWEST_RATES = 4  # active NVLinks whose rates are compared
 _SLOW_LINK = 0.9  # a slow link has less than this share of the median rate
+_WHOLE_MESH = 8  # GPUs of the meshes on the market
 _FEWEST_OF_SWITCH = 3  # fewest GPUs that all reach each other, so that a switch is assumed
 
 
@@ -148,14 +149,35 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
         yield finding(rule, severity, code, evidence, gpus=names(alone))
     if any(each.nvlinks for each in node.gpus):
         return
-    if any(len(kinds) < len(linked) - 1 for kinds in linked.values()) or len(linked) < _FEWEST_OF_SWITCH:
-        return  # if not all GPUs have links to each other, pairs differ by design
+    if any(len(kinds) < len(linked) - 1 for kinds in linked.values()):
+        yield from _unlike_in_mesh(node, linked)
+        return
+    if len(linked) < _FEWEST_OF_SWITCH:
+        return
     links = {index: max(kinds) for index, kinds in linked.items()}
     usual = max(links.values())
     fewer = [each for each in node.gpus if links.get(each.index, usual) < usual]
     if len(fewer) < len(linked) / 2:
         for gpus, evidence in grouped(fewer, [f"NV{links[each.index]}, the others NV{usual}" for each in fewer]):
             yield finding(rule, "wrong", HealthCode.FEWER_NVLINKS, evidence, gpus=gpus)
+
+
+def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[HealthFinding]:
+    """Find GPUs with fewer NVLinks in total than the other GPUs, if not all GPUs have links to each other.
+
+    In such a mesh, pairs differ by design, but all GPUs have the same number of links. In a part of a mesh, as in a
+    container, the numbers differ. A bridge between two cards is always visible as a whole. Cards of another model may
+    have other bridges, so a finding is only doubtful.
+    """
+    bridges = max(map(len, linked.values())) == 1
+    if len({each.name for each in node.gpus}) > 1 or not (bridges or len(linked) == len(node.gpus) >= _WHOLE_MESH):
+        return
+    total = {index: sum(kinds) for index, kinds in linked.items()}
+    most = max(total.values())
+    fewer = [each for each in node.gpus if total.get(each.index, most) < most]
+    if len(fewer) <= len(linked) / 2:
+        for gpus, evidence in grouped(fewer, [f"{total[each.index]}, the others {most}" for each in fewer]):
+            yield finding("unlike_nvlinks", "doubtful", HealthCode.FEWER_NVLINKS, evidence, gpus=gpus)
 
 
 def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:

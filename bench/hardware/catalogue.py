@@ -19,6 +19,7 @@ from bench.core.plugins import closest, nearest
 
 _FOLDER = Path(__file__).parent
 _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
+_MAKERS = re.compile(r"\b(?:(?P<amd>AMD|Radeon|Instinct)|(?P<nvidia>NVIDIA|Tesla|GeForce|Quadro))\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,23 @@ def gpu_printed(name: str) -> str | None:
         if bare == known or bare in entry.get("drivers", ()):
             return str(known)
     return None
+
+
+def maker_printed(name: str) -> str | None:
+    """Return the maker of a GPU whose name a driver prints, "amd" or "nvidia", even if the model is unknown.
+
+    Return None if the name does not show the maker.
+    """
+    found = _MAKERS.search(name)
+    return found.lastgroup if found else None
+
+
+def maker(model: str) -> str:
+    """Return the maker of a known GPU model: "amd", "nvidia" or "aws"."""
+    architecture = gpu(model).architecture
+    if architecture.startswith("cdna"):
+        return "amd"
+    return "aws" if model.startswith(("Trainium", "Inferentia")) else "nvidia"
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.core.links import Limit
+from bench.core.links import Limit, NodeLinks
 from bench.explain.assessment import Assessment, assess, tightest
 from bench.explain.evidence import RunEvidence
 from bench.explain.gather import gathered
 from bench.explain.messages import AssessmentCode, CountCode, ResultVerdict
 from bench.explain.stored import measured
+from bench.hardware import catalogue
 from bench.hardware.machine import machine_of
 from bench.logs.foreign import ForeignRow, ForeignRun
 from tests.explain.logs import SIZES, a_run, curve, evidence_of, pattern
@@ -211,6 +212,25 @@ def test_two_ends_of_verbs_are_compared_with_line_rates() -> None:
     assert found.ratio == pytest.approx(0.97, abs=0.005) and found.why.facts["nic_gbit_per_s"] == pytest.approx(200)
     slow = replace(ends, rows=(replace(row, algbw_bytes_per_s=15e9, busbw_bytes_per_s=15e9),))
     not_judged(assess(gathered(slow, machine_of(None), pattern("pingpong"))), AssessmentCode.NIC_UNKNOWN)
+
+
+def test_two_ends_of_verbs_are_compared_with_the_nic_that_the_user_names() -> None:
+    row = ForeignRow(1 << 25, algbw_bytes_per_s=24.5e9, busbw_bytes_per_s=24.5e9)
+    ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, rows=(row,))
+    nic = NodeLinks("", 1, "host", nic_bytes_per_s=25e9, num_nics=1)
+    machine = replace(machine_of(None), links=nic)
+    found = assess(gathered(ends, machine, pattern("pingpong")))
+    assert (found.verdict, found.why.code) == (NORMAL, AssessmentCode.COMPARED_WITH_NIC)
+    half = replace(ends, rows=(replace(row, algbw_bytes_per_s=11.5e9, busbw_bytes_per_s=11.5e9),))
+    not_judged(assess(gathered(half, machine, pattern("pingpong"))), AssessmentCode.HOST_MEMORY_TOOL)
+
+
+def test_a_card_of_a_known_maker_is_not_compared_with_machines_of_another_maker() -> None:
+    for card, maker in (("AMD Radeon Graphics", "amd"), ("NVIDIA Graphics Device", "nvidia")):
+        found = assess(evidence_of(a_run(322.0, gpus=(card,)), gpu=card))
+        assert found.why.code == AssessmentCode.NORMAL_ON_MACHINES
+        named = [*found.why.facts["machines"], *(found.why.facts["low_machines"] or ())]
+        assert {catalogue.maker(catalogue.instance(each.rpartition(" (")[0]).gpu) for each in named} == {maker}
 
 
 def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:

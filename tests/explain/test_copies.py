@@ -80,7 +80,7 @@ def test_what_equals_others_with_this_gpu_on_this_link_is_normal_without_the_mac
 
 
 def test_others_on_another_link_or_with_a_bridge_excuse_nothing() -> None:
-    assert assessed(matrix("h2d", from_host(13.4)), gpu=A10).verdict == FAR_TOO_LOW
+    assert assessed(matrix("h2d", from_host(13.4)), gpu=A10).verdict == ResultVerdict.NORMAL_IF
     assert assessed(matrix("d2d", pairs(2, 100.0)), gpu="NVIDIA A100 80GB PCIe").verdict == FAR_TOO_LOW
 
 
@@ -122,6 +122,57 @@ def test_all_pairs_of_one_gpu_name_that_gpu() -> None:
     odd = {f"a3_{other}": 100.0 for other in range(8) if other != 3}
     found = copies.slow_pairs(evidence_of(matrix("d2d", pairs(8, 265.0, **odd)), instance="a2-highgpu-8g"))
     assert facts_of(found)["gpu"] == "gpu3"
+
+
+def test_pairs_of_different_cards_are_not_compared_with_each_other() -> None:
+    rates = {("gpu0", "gpu1"): 56.0, ("gpu1", "gpu0"): 56.1, ("gpu2", "gpu3"): 26.4, ("gpu3", "gpu2"): 26.3}
+    rates |= {("gpu4", "gpu5"): 13.2, ("gpu5", "gpu4"): 13.1}
+    cards = ("NVIDIA GeForce RTX 5090", "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3090")
+    assert copies.slow_pairs(evidence_of(matrix("d2d", rates), gpus=cards)) is None
+    assert copies.slow_pairs(evidence_of(matrix("d2d", rates), gpus=cards[1:2])) is not None
+    one_way = evidence_of(matrix("d2d", rates | {("gpu5", "gpu4"): 5.0}), gpus=cards)
+    assert facts_of(copies.slow_pairs(one_way))["pairs"] == ["gpu5 to gpu4 5 GB/s"]
+
+
+RTX_3090 = "NVIDIA GeForce RTX 3090"
+OLDER_LINKS = ["PCIe 3.0 x16", "PCIe 4.0 x8"]
+
+
+def test_a_card_at_the_rate_of_an_older_slot_is_normal_if_the_machine_is_built_so() -> None:
+    copied = (matrix("h2d", from_host(12.4)), matrix("d2h", to_host(13.1)))
+    found = assessed(*copied, gpu=RTX_3090)
+    assert (found.verdict, found.why.code) == (ResultVerdict.NORMAL_IF, AssessmentCode.NORMAL_WITH_SLOWER_PCIE)
+    assert found.why.facts["links"] == OLDER_LINKS
+    assert copies.narrow_pcie_link(evidence_of(*copied, gpu=RTX_3090)) is not None, "the page still says to check"
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        (matrix("h2d", from_host(12.4)), matrix("d2h", to_host(26.1))),  # the link is fast in the other direction
+        (matrix("h2d", from_host(25.9, 25.8, 12.4)),),  # the other cards are faster
+        (matrix("h2d", from_host(10.1)),),  # no usual link has this rate
+    ],
+    ids=["one direction", "one card", "no link"],
+)
+def test_no_older_slot_explains_these_rates(copied: tuple[Matrix, ...]) -> None:
+    assert assessed(*copied, gpu=RTX_3090).verdict == FAR_TOO_LOW
+
+
+def test_copies_through_the_host_are_normal_if_the_slots_are_older() -> None:
+    same_switch = {f"a{a}_{b}": 6.1 for a in range(4) for b in range(4) if a // 2 == b // 2 and a != b}
+    detour = matrix("through_host", pairs(4, 8.6, **same_switch), None)
+    found = assessed(detour, gpu=RTX_3090)
+    assert (found.verdict, found.why.facts["links"]) == (ResultVerdict.NORMAL_IF, OLDER_LINKS)
+    assert assessed(matrix("through_host", pairs(4, 1.9), None), gpu=RTX_3090).verdict == FAR_TOO_LOW
+
+
+def test_copies_inside_gpus_are_shown_although_they_cross_no_link() -> None:
+    inside = {(f"gpu{index}", f"gpu{index}"): 1116.0 + index for index in range(2)}
+    only = evidence_of(matrix("local", inside, "cc", "device_local_copy"), gpu="NVIDIA H20-3e")
+    assert ResultCode.LOCAL_COPIES in codes(tuple(copy_sections.got(only)))
+    beside = evidence_of(matrix("h2d", from_host(55.0)), matrix("local", inside, "cc"), gpu="NVIDIA H20-3e")
+    assert ResultCode.LOCAL_COPIES not in codes(tuple(copy_sections.got(beside)))
 
 
 def test_a_mesh_of_one_and_two_links_is_not_a_fault() -> None:
@@ -262,7 +313,7 @@ def test_copies_through_the_host_are_judged_as_such() -> None:
     detour = matrix("through_host", pairs(2, 5.7), None, "Unidirectional P2P=Disabled Bandwidth, through host")
     assert assessed(detour, gpu="NVIDIA GeForce RTX 2080 Ti").verdict == NORMAL
     slow = replace(detour, cells=tuple(replace(cell, value=3e9) for cell in detour.cells))
-    assert assessed(slow, gpu="NVIDIA GeForce RTX 2080 Ti").verdict == LOW
+    assert assessed(slow, gpu="NVIDIA GeForce RTX 2080 Ti").verdict == ResultVerdict.NORMAL_IF
 
 
 @pytest.mark.parametrize(

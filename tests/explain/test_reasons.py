@@ -330,6 +330,19 @@ def test_a_fall_at_the_largest_size_is_noted() -> None:
     assert ExplainNote.BANDWIDTH_FALLS not in notes_of(evidence_of(a_run(200.0)))
 
 
+def test_slow_sizes_in_the_middle_of_the_curve_are_noted() -> None:
+    rows = curve("alltoall", 16, 40.0)
+    middle = [index for index, row in enumerate(rows) if (row.payload_bytes or 0) in (32 << 20, 64 << 20)]
+    for index in middle:
+        rows[index] = replace(rows[index], busbw_bytes_per_s=1.4e9)
+    dip = notes_of(evidence_of(a_run(40.0, 16, 2, "alltoall", rows=tuple(rows))))[ExplainNote.BANDWIDTH_DIPS]
+    assert (dip["lowest_rate"], dip["size_bytes"], dip["again_bytes"]) == (1.4e9, 16 << 20, 128 << 20)
+    falling = [replace(row, busbw_bytes_per_s=1.4e9) if row in rows[middle[0] :] else row for row in rows]
+    assert ExplainNote.BANDWIDTH_DIPS not in notes_of(evidence_of(a_run(40.0, 16, 2, "alltoall", rows=tuple(falling))))
+    rows[middle[0]] = curve("alltoall", 16, 40.0)[middle[0]]  # one slow size: the algorithm changes
+    assert ExplainNote.BANDWIDTH_DIPS not in notes_of(evidence_of(a_run(40.0, 16, 2, "alltoall", rows=tuple(rows))))
+
+
 def test_a_warming_first_row_is_noted_and_the_median_counts() -> None:
     rows = curve("allreduce", 8, 200.0)
     rows[0] = replace(rows[0], time_s=900e-6)

@@ -39,6 +39,15 @@ def switch(num: int = 8, kind: str = "NV12", odd: dict[int, str] | None = None) 
     return cells
 
 
+def bridges(*kinds: str) -> list[list[str]]:
+    """Cards that a bridge joins in pairs."""
+    num = 2 * len(kinds)
+    cells = [[kinds[a // 2] if a // 2 == b // 2 else "SYS" for b in range(num)] for a in range(num)]
+    for index in range(num):
+        cells[index][index] = "X"
+    return cells
+
+
 def status(inactive: int = 0, gpu: int = 3, num: int = 8, links: int = 12) -> str:
     """`nvidia-smi nvlink -s`, with some links of one GPU inactive."""
     lines = []
@@ -73,11 +82,24 @@ def reasons(page: dict[str, Any]) -> list[str]:
         (table(switch(odd={2: "NV10"})), 1, "far-too-low", ["fewer-nvlinks"]),
         (table(switch(4, "PHB")), 0, "normal-if", []),
         (table([["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]]), 0, "normal", ["no-bridge"]),
+        (table(bridges("NV12", "NV12")), 0, "normal", []),
+        (table(bridges("NV12", "NV4")), 0, "normal-if", ["fewer-nvlinks"]),
         (status(), 0, "normal", []),
         (status(inactive=2), 1, "far-too-low", ["nvlink-down"]),
         (table(switch()) + status(inactive=12), 1, "far-too-low", ["nvlink-down"]),
     ],
-    ids=["switch", "gpu apart", "gpu with fewer", "no nvlink", "a card without bridge", "links", "links down", "both"],
+    ids=[
+        "switch",
+        "gpu apart",
+        "gpu with fewer",
+        "no nvlink",
+        "a card without bridge",
+        "bridges",
+        "a smaller bridge",
+        "links",
+        "links down",
+        "both",
+    ],
 )
 def test_a_topology_alone_is_a_page(
     capsys: Out, tmp_path: Path, text: str, code: int, verdict: str, found: list[str]

@@ -436,9 +436,30 @@ def test_a_gpu_unlike_the_others_by_its_paths(of: dict[str, Any], code: str, sev
     assert (found.code, found.severity, found.facts["gpus"]) == (code, severity, gpus)
 
 
+# The cube mesh of eight V100: six NVLinks each, one or two to a peer, none to three peers.
+CUBE = dict.fromkeys([(0, 1), (0, 2), (1, 3), (2, 3), (4, 5), (4, 6), (5, 7), (6, 7)], "NV1")
+CUBE |= dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 6), (3, 7), (4, 7), (5, 6)], "NV2")
+
+
+@pytest.mark.parametrize(
+    ("of", "gpus"),
+    [
+        (of_pairs(8, CUBE | {(0, 3): "NV1"}, "SYS"), "gpu[0,3]"),
+        (of_pairs(8, CUBE | {(5, 7): "SYS"}, "SYS"), "gpu[5,7]"),
+        (of_pairs(4, {(0, 1): "NV12", (2, 3): "NV4"}, "SYS"), "gpu[2-3]"),
+    ],
+    ids=["half of a pair's links", "a pair's only link", "a bridge"],
+)
+def test_fewer_nvlinks_where_pairs_differ_by_design_are_doubtful(of: dict[str, Any], gpus: str) -> None:
+    found = by_rule(of)["unlike_nvlinks"]
+    assert (found.code, found.severity, found.facts["gpus"]) == ("fewer-nvlinks", "doubtful", gpus)
+
+
 @pytest.mark.parametrize(
     "of",
     [
+        of_pairs(8, CUBE, "SYS"),
+        of_pairs(6, {ends: kind for ends, kind in CUBE.items() if max(ends) < 6}, "SYS"),  # a part of the mesh
         of_pairs(8, {}, "NV18"),
         of_pairs(4, {}, "PHB"),
         of_pairs(4, {(0, 1): "NV4", (2, 3): "NV4"}, "SYS"),
@@ -446,7 +467,7 @@ def test_a_gpu_unlike_the_others_by_its_paths(of: dict[str, Any], code: str, sev
         of_pairs(4, {(0, 1): "NV2", (0, 2): "NV1", (1, 3): "NV1", (2, 3): "NV2"}, "SYS"),
         of_pairs(3, {(0, 2): "unknown", (1, 2): "unknown"}, "NV12"),
     ],
-    ids=["switch", "pcie", "bridges", "mesh", "a row is lost"],
+    ids=["whole mesh", "part of a mesh", "switch", "pcie", "bridges", "mesh", "a row is lost"],
 )
 def test_paths_that_are_built_this_way_are_no_finding(of: dict[str, Any]) -> None:
     assert "unlike_nvlinks" not in by_rule(of)

@@ -269,6 +269,25 @@ Test 1:
     },
 )
 _add(
+    "transfer_bench_preset.txt",
+    """TransferBench v1.50
+Bytes Per Direction 4194304
+Unidirectional copy peak bandwidth GB/s [Local read / Remote write] (GPU-Executor: GFX)
+   SRC+EXE\\DST    CPU 00       GPU 00    GPU 01
+   CPU 00  ->     24.50        17.25     16.75
+
+   GPU 00  ->     23.75       108.50     64.25
+   GPU 01  ->     24.00        66.50    109.25
+""",
+    {
+        "tool": "transfer_bench",
+        "version": "1.50",
+        "status": "truncated",
+        "failure": "preset",
+        "remarks": ["preset"],
+    },
+)
+_add(
     "nccom_old.txt",
     """$ nccom-test -r 32 --minbytes 64mb --maxbytes 128mb --stepfactor 2 --datatype bf16 --check allg
         size(B)    count(elems)    type    time(us)    algbw(GB/s)    busbw(GB/s)

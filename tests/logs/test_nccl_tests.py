@@ -426,6 +426,17 @@ def test_rccl_tests_are_recognised_by_their_version_line() -> None:
     assert (run.tool, run.tool_version, run.num_ranks, len(run.rows)) == ("rccl_tests", "develop:1a2b3c4", 4, 10)
 
 
+def test_rccl_tests_are_recognised_by_their_first_line() -> None:
+    first = "# rccl-tests version 2.17.9-develop:1a2b3c rccl-headers=22803 rccl-library=22707\n"
+    found = read(first + log() + first + log())
+    assert [(run.tool, run.tool_version, run.line) for run in found] == [
+        ("rccl_tests", "2.17.9-develop:1a2b3c", 1),
+        ("rccl_tests", "2.17.9-develop:1a2b3c", 1 + len((first + log()).splitlines())),
+    ]
+    assert dict(found[0].settings)["rccl"] == "2.27.7"
+    assert bare(found[1].rows) == bare(WHOLE.rows)
+
+
 def test_rccl_s_own_lines_are_read() -> None:
     text = (
         log()

@@ -30,7 +30,11 @@ DEVICE = re.compile(
     r"\[[^\]]*\]\s*(.{0,255})"
 )
 VERSION = re.compile(r"nccl-tests version (\S{1,80})(?:.*nccl-library=(\d{1,9}))?")
-RCCL_VERSION = re.compile(r"rccl-tests: Version (\S{1,80})")
+# Since version 2.17.9, rccl-tests prints the same first line as nccl-tests. Older versions print their version after
+# the banner.
+RCCL_VERSION = re.compile(
+    r"rccl-tests(?:: Version| version) (?P<version>\S{1,80})(?P<first>.*rccl-library=(?P<library>\d{1,9}))?"
+)
 COLLECTIVE = re.compile(r"Collective test (starting|concluded): (\S{1,255})")
 TITLE = re.compile(r"size\s+count\s+type\b")
 WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,20})\s*(\w*)")

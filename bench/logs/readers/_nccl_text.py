@@ -227,8 +227,10 @@ class Text:
             run.settings.setdefault("nccl", dotted(int(found[2])))
 
     def _read_rccl(self, number: int, found: re.Match[str]) -> None:
-        run = self._run or self._open(number)
-        run.rccl, run.version = True, found[1]
+        run = self._fresh(number) if found["first"] else self._run or self._open(number)
+        run.rccl, run.version = True, found["version"]
+        if found["library"]:
+            run.settings.setdefault("rccl", dotted(int(found["library"])))
 
     def _read_collective(self, number: int, found: re.Match[str]) -> None:
         name = PROGRAM.search(found[2])

@@ -25,6 +25,7 @@ _AGGREGATE = re.compile(rf"Aggregate \(CPU\){_TIMED}")
 _LIKE_ROW = re.compile(r"(?:Executor:\s+\w+ \d+|Transfer \d+|Aggregate \(CPU\))\s*[|│,]")
 _PATH = re.compile(r" -> \S.* -> (?:\S*\d|N)$")
 _ERROR = re.compile(r"\[ERROR\] ?(.{1,300})")
+_PRESET = re.compile(r"(?:Uni|Bi)directional copy peak bandwidth GB/s \[|SRC(?:\+EXE)?[\\/]DST\s|Averages \(During ")
 
 
 class TransferBenchCode(Code):
@@ -34,6 +35,7 @@ class TransferBenchCode(Code):
         "no-bound-transfer-bench",
         "transfers of a test run at the same time and may share links, and the machine is not printed",
     )
+    PRESET = "preset", "the matrices of presets such as p2p and a2a are not read; run the copies as a test of its own"
 
 
 class TransferBenchRun(FiguresRun):
@@ -42,6 +44,7 @@ class TransferBenchRun(FiguresRun):
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self._test = ""
+        self._preset = False
 
     def ended_by(self, text: str) -> bool:
         """Check whether the line is the first line of the next start."""
@@ -65,6 +68,14 @@ class TransferBenchRun(FiguresRun):
             self._keep(line, "aggregate by the host's clock", found.groups())
         elif _LIKE_ROW.match(text):
             self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
+        else:
+            self._take_other(line, text)
+
+    def _take_other(self, line: int, text: str) -> None:
+        if _PRESET.match(text):
+            if not self._preset:
+                self.lose(line, TransferBenchCode.PRESET)
+            self._preset = True
         elif found := _ERROR.match(text):
             self.fail(line, LogCode.TOOL_ERROR, printed=shown(found[1]))
         else:
