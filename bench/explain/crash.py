@@ -28,7 +28,7 @@ from bench.explain.crash_messages import (
     CrashCode,
 )
 from bench.explain.reason import Reason
-from bench.logs.events import gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
+from bench.logs.events import _ends, gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
 from bench.logs.failure_events import Event, Role
 
 _MOST_REASONS = 4
@@ -48,6 +48,7 @@ _HARD = (
     "mpi-abort",
 )  # messages of these kinds never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
+_SENT = ("SEND", "RECV", "COALESCED")  # between two ranks; they have their own sequence numbers
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
 
 
@@ -106,16 +107,17 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
             reporters |= {event.rank, event.facts.get("reported_by")}
     if any(event.kind is torch_watchdog.TIMED_OUT for event in shown):
         shown = [event for event in shown if event.kind is not torch_watchdog.STATUS_AT]
-    compared = _compared_calls(events)
+    compared = _compared_calls(events) or _compared_timeouts(events)
     if compared:
         shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
     shown += _behind(events)
     if shown or failed:
         shown += _slowest_finished(events)
     shown += _silent(shown, num_ranks)
+    shown += [] if shown else _told(events)
     if not shown and failed:
         shown += _hung(events)
-    if not shown:
+    if not failed and all(event.kind.advisory for event in shown):
         return None
     causes, followed = _divided(shown, reporters)
     ranked = _ranked(causes)
@@ -154,6 +156,8 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
         sent, received = event.facts.get("numel_in"), event.facts.get("numel_out")
         if event.operation in _ALL_GATHERS and sent and received and received % sent == 0 and event.group in _WORLDS:
             gathered.append(received // sent)
+    highest = max((event.rank for event in events if event.rank is not None), default=0)
+    gathered = [count for count in gathered if count > highest]  # a smaller count is the size of a subgroup
     counts = [*map(int, stated), *listed, len(members), *gathered]
     largest = max(counts, default=0)
     return largest if 0 < largest <= _MOST_RANKS else None
@@ -313,6 +317,41 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
     return [crash_records.mismatch(reports[0], reports[0].group, reports[0].seq, calls)]
 
 
+def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
+    """Return an event about ranks that timed out in different operations with one sequence number in one group.
+
+    The message about a timeout often does not name the group. If so, the rank's message about the same number does.
+    """
+    groups: dict[tuple[int, int], set[str]] = {}
+    for event in events:
+        if event.group and event.rank is not None and event.seq is not None:
+            groups.setdefault((event.rank, event.seq), set()).add(event.group)
+    calls: dict[tuple[str, int], dict[int, Event]] = {}
+    for event in events:
+        if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
+            continue
+        known = {event.group} if event.group else groups.get((event.rank, event.seq), set())
+        if event.operation and event.operation not in _SENT and len(known) == 1:
+            calls.setdefault((str(next(iter(known))), event.seq), {}).setdefault(event.rank, event)
+    found = []
+    for (group, seq), by_rank in calls.items():
+        if len({event.operation for event in by_rank.values()}) > 1:
+            signatures = {rank: (event.operation or "?", "", "") for rank, event in by_rank.items()}
+            found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
+    return found[:1]
+
+
+def _told(events: Sequence[Event]) -> list[Event]:
+    """Return events about the ranks that, as other ranks print, timed out in an operation."""
+    told = [event for event in events if event.kind is torch_watchdog.STATUS and "reported_by" in event.facts]
+    return [
+        replace(
+            event, kind=torch_watchdog.TIMED_OUT_ELSEWHERE, rank=int(event.facts["reported_by"]), host=None, pid=None
+        )
+        for event in told
+    ]
+
+
 def _hung(events: Sequence[Event]) -> list[Event]:
     """Return an event about where NCCL's initialisation stopped, from the last stage of each process.
 
@@ -344,15 +383,16 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
     """
     ordered = sorted(events, key=_order)
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
-    follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters)
+    follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters) | _after_stop(ordered)
     named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
     died = _first([event for event in named if event.role == Role.CAUSE and (event.rank is not None or event.pid)])
     for event in named:
         if event.role == Role.NETWORK and died is not None and not _is_before(event, died):
             follows.add(id(event))
     causes = [event for event in named if id(event) not in follows]
-    if not causes:
-        causes = [event for event in ordered if event.role in (Role.WAITED, Role.PEER)] or ordered
+    if all(event.kind.advisory and event.kind.weight < _SURE for event in causes):
+        causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER)]
+    causes = causes or ordered
     kept = {id(event) for event in causes}
     return causes, [event for event in ordered if id(event) not in kept]
 
@@ -397,6 +437,27 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
     return follows
 
 
+def _after_stop(events: Sequence[Event]) -> set[int]:
+    """Return the ids of events in which a process ended after the job was ended from outside.
+
+    A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
+    processes that were killed are a consequence.
+    """
+    stops: dict[tuple[str, bool], int] = {}
+    for event in events:
+        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED):
+            key = (event.source, event.kind in _ends.STOPS)
+            stops[key] = min(event.line, stops.get(key, event.line))
+    follows = set()
+    for event in events:
+        stopped, ended = stops.get((event.source, True)), stops.get((event.source, False))
+        if event.code in _DEATHS and stopped is not None and event.line > stopped:
+            follows.add(id(event))
+        if event.code == _ends.KILLED.code and ended is not None and event.line > ended:
+            follows.add(id(event))
+    return follows
+
+
 def _is_before(event: Event, other: Event) -> bool:
     """Check whether an event is known to be earlier than another.
 
@@ -432,10 +493,19 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
     earliest = []
     for alike in by_code.values():
         chosen = _first([event for event in alike if event.facts.get("first_observed")] or alike)
-        earliest += [chosen] if chosen is not None else []
+        earliest += [_named(chosen, alike)] if chosen is not None else []
     likely = [event for event in earliest if event.kind.weight >= _LEAST_WEIGHT]
     found = [(event, event.kind.weight) for event in likely or earliest[:1]]
     return sorted(found, key=lambda pair: -pair[1])
+
+
+def _named(event: Event, alike: Sequence[Event]) -> Event:
+    """Add the rank and host to an event without both, if all other messages of its kind name the same process."""
+    places = {(other.rank, other.host) for other in alike if (other.rank, other.host) != (None, None)}
+    if (event.rank, event.host) != (None, None) or len(places) != 1 or event.pid is not None:
+        return event
+    [(rank, host)] = places
+    return replace(event, rank=rank, host=host)
 
 
 def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) -> tuple[int, ...]:
@@ -485,6 +555,8 @@ _UNNAMED = {
     "peer": "its peer",
     "seq": "?",
     "operation": "an operation",
+    "signal": "?",
+    "exit_code": "?",
 }
 
 
@@ -536,7 +608,8 @@ def _unknown(
     if dumped and lacking:
         found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking, who=_who(lacking)))
     waited = first.role == Role.WAITED or first.kind is ALL_TIMED_OUT
-    if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
+    outside = (_ends.INTERRUPTED.code, _ends.CANCELLED.code, _ends.STEP_ENDED.code)
+    if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code, *outside):
         found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
     if first.role == Role.PEER:
         found.append(Coded.of(CrashCode.END_UNKNOWN))

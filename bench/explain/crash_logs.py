@@ -49,12 +49,17 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
     `hints`: the hints of all logs.
     """
     marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
-    states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]
+    events = [event for each in logs for event in each.events if event.role == Role.STATE or event.kind.advisory]
+    states = [words(event) if event.role == Role.STATE else _warned(event) for event in events]
     shown = [*dict.fromkeys(marked), *dict.fromkeys(states)]
     if not shown:
         return None
     sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]
     return Coded.of(CrashCode.NO_FAILURE, sources=sources or [each.log.source.name for each in logs], shown=shown)
+
+
+def _warned(event: Event) -> str:
+    return f"{event.printed} (line {event.line})"
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:

@@ -55,6 +55,7 @@ class MessageKind:
     `what`: a template of the meaning.
     `step`: a template of the next step. The event's fields and facts fill both templates (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
+    `advisory`: whether programs also print this message if all goes well. Such a message alone is not a failure.
     """
 
     code: str
@@ -63,6 +64,7 @@ class MessageKind:
     weight: float = 0.5
     step: str = ""
     command: str = ""
+    advisory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

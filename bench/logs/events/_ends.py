@@ -44,6 +44,31 @@ TIME_LIMIT = MessageKind(
     "find where each rank waits while it hangs",
     "py-spy dump --pid PID",
 )
+INTERRUPTED = MessageKind(
+    "interrupted",
+    Role.WAITED,
+    "a user interrupted the job (Ctrl-C)",
+    0.4,
+    "if the job hung, find where each rank waits while it hangs",
+    "py-spy dump --pid PID",
+)
+STEP_ENDED = MessageKind(
+    "step-cancelled",
+    Role.WAITED,
+    "the scheduler ended the job: a user cancelled it, or a process failed before",
+    0.3,
+    "look at the scheduler's record of this job",
+    "sacct -j JOB -o State,Reason,ExitCode,Comment",
+)
+CANCELLED = MessageKind(
+    "cancelled",
+    Role.WAITED,
+    "a user or the scheduler cancelled the job< ({cause})>",
+    0.4,
+    "look at the scheduler's record of this job",
+    "sacct -j JOB -o State,Reason,ExitCode,Comment",
+)
+STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED)  # the processes that end later did not cause the failure
 
 _NAMES = {
     "SIGKILL": 9,
@@ -81,13 +106,17 @@ def by_signal(signal: int) -> MessageKind:
     return CRASHED
 
 
+def signal_of_exit(code: int) -> int | None:
+    """Return the signal that an exit code reports; None for an exit code of the program itself."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code < 160 else None
+
+
 def by_exit_code(code: int) -> MessageKind:
     """Return what an exit code means.
 
     If a signal ended the process, shells report 128 + the signal's number, and Python reports the negative number.
     """
-    if code < 0:
-        return by_signal(-code)
-    if 128 < code < 160:
-        return by_signal(code - 128)
-    return EXITED
+    signal = signal_of_exit(code)
+    return EXITED if signal is None else by_signal(signal)

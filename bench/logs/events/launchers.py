@@ -24,6 +24,20 @@ MPI_ERROR = MessageKind(
     0.8,
     "correct this call; the error message names its arguments",
 )
+MPI_UNNAMED = MessageKind(
+    "mpi-error",
+    Role.NETWORK,
+    "MPI reported an error and does not name its reason<: {error}>",
+    0.5,
+    "read the error stack below this line, and the other ranks' output before it",
+)
+MPI_ASSERTION = MessageKind(
+    "mpi-assertion",
+    Role.CAUSE,
+    "the MPI library found an error in its own state: {error}",
+    0.75,
+    "search the MPI library's issues for this assertion, and try another version",
+)
 NODE_LOST = MessageKind(
     "node-lost",
     Role.NETWORK,
@@ -49,32 +63,45 @@ NOT_STARTED = MessageKind(
 )
 _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
-        r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in"
-        r"|.{0,200}rror stack)"
-        r" ?(?P<error>.*)",
+        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
+        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*Other MPI error.*)",
+        MPI_UNNAMED,
+    ),
+    (
+        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
+        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*)",
         MPI_ERROR,
     ),
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
+    (r"Fatal error in (?P<error>P?MPI_\w+.*Other MPI error.*)", MPI_UNNAMED),
     (r"Fatal error in (?P<error>P?MPI_\w+.*)", MPI_ERROR),
+    (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
     (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
     (
         r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
-        r"|srun: error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
+        r"|(?:srun|salloc|sbatch): error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
         NODE_LOST,
     ),
     (
-        r"oom[_-]kill(?:er)? event|Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
+        r"oom[_-]kill(?:er)? event|(?<!: )Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
         r"\((?P<program>[^)]*)\)",
         HOST_MEMORY,
     ),
     (r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s", _ends.TIME_LIMIT),
+    (
+        r"Sending Ctrl-C to processes as requested|srun: sending Ctrl-C to|mpirun: Forwarding signal 2 ",
+        _ends.INTERRUPTED,
+    ),
+    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (?P<cause>PREEMPTION|JOB REQUEUE)", _ends.CANCELLED),
+    (r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT [\w:.-]+ \*\*\*", _ends.STEP_ENDED),
     (r"time limit for job execution has been reached|DUE TO TIME LIMIT|timeout: sending signal", _ends.TIME_LIMIT),
     (
         r"(?P<error>not enough slots available.*|could not (?:access|find) (?:the )?executable.*|"
-        r"unable to find (?:the )?(?:specified )?executable.*)",
+        r"unable to find (?:the )?(?:specified )?executable.*)|"
+        r"srun: error: (?P<error_2>Task launch for \S+ failed on node (?P<host>[\w.-]+).*)",
         NOT_STARTED,
     ),
 )
@@ -93,6 +120,9 @@ _ENDS = (
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: [^(]*\((?P<signal>\d+)\)",
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] Caught signal (?P<signal>\d+)",
+    r"Program received signal (?P<signal_name>SIG[A-Z]+)",
+    r"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<exit_code>-?\d+)",  # DeepSpeed does not name the rank
+    r"command terminated with exit code (?P<exit_code>\d+)",
     r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
     r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
 )
@@ -117,6 +147,15 @@ class LauncherReports(EventFormat):
         "MPI_Abort",
         "MPI_ABORT",
         "Fatal error in",
+        "Assertion failed in",
+        "Sending Ctrl-C",
+        "sending Ctrl-C",
+        "Forwarding signal",
+        "CANCELLED",
+        "received signal",
+        "exits with return code",
+        "command terminated",
+        "salloc: error",
         "*** ",
         "collective abort",
         "remote daemon",
@@ -203,6 +242,8 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
         kind = _kind_of(name, signal, code, text)
+        if signal is None and code is not None:
+            signal = _ends.signal_of_exit(code)
         facts: dict[str, Any] = {"signal": signal, "exit_code": code, "first_observed": "ranks" not in groups}
         host = (groups.get("host") or "").rstrip(":.,") or None
         fields: dict[str, Any] = {"host": host, "facts": facts, "printed": text}

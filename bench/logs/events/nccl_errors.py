@@ -13,6 +13,8 @@ from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign,
 
 _TESTS = r"(?P<host>[\w.-]+): Test (?:NCCL|RCCL|CUDA|HIP) failure (?P<place>\S+) '(?P<error>"
 _PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failure")
+_WATCHDOG = re.compile(r"\[Rank (?P<rank>\d{1,6})\] (?:NCCL watchdog|Process group watchdog|Watchdog) ")
+_MILD = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b")  # levels of a logger
 _DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
 _RESULTS = (
@@ -167,6 +169,7 @@ class LibraryErrors(SignFormat):
         "ncclInvalid",
         "ncclRemote",
         "CUDA error",
+        "cuda runtime error",
         "CUDA out of memory",
         "OutOfMemoryError",
         "CUDA_ERROR",
@@ -213,7 +216,7 @@ class LibraryErrors(SignFormat):
             if event.host is not None:
                 self._waiting = event
             else:
-                yield event
+                yield _of_rank(event, line)
 
     def finish(self) -> Iterator[Event]:
         """Yield the event of a failed test if the file ends before the line that names the process."""
@@ -222,3 +225,14 @@ class LibraryErrors(SignFormat):
 
 
 FORMAT = LibraryErrors
+
+
+def _of_rank(event: Event, line: EventLine) -> Event:
+    """Add the rank that torch's watchdog names, and mark an event that the program's logger calls a warning."""
+    rank = _WATCHDOG.search(line.text)
+    if event.rank is None and rank is not None:
+        event = replace(event, rank=int(rank["rank"]))
+    begin = line.raw.find(str(event.facts.get("error", ""))[:20])
+    if _MILD.search(line.raw[: max(begin, 0)]):
+        event = replace(event, kind=replace(event.kind, advisory=True))
+    return event

@@ -97,13 +97,22 @@ _SIGNS = (
         ),
     ),
     _sign(
+        r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?async event\s?:? ?(?:on \S+ .*?: )?(?P<event>"
+        r"client reregistration|LID change|SM change|P_Key change|GID table change|port active).*",
+        MessageKind(
+            "ib-subnet-event",
+            Role.STATE,
+            "the NIC<, {hca},> reported a change of the subnet, which is not an error: {event}",
+        ),
+    ),
+    _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?(?:async (?:fatal )?event|non-fatal async event)\s?:? ?"
         r"(?:on \S+ .*?: )?(?P<event>.*)",
         MessageKind(
             "ib-port-event",
             Role.NETWORK,
             "the NIC<, {hca},> reported an event: {event}",
-            0.65,
+            0.8,  # explains retries that other ranks report later
             "check that the port is up, and check its cable and switch port",
             "ibstat; dmesg -T | grep mlx5",
         ),
@@ -175,9 +184,10 @@ _SIGNS = (
             "no-libibverbs",
             Role.CAUSE,
             "libibverbs is missing, so NCCL cannot use InfiniBand or RoCE: it falls back to sockets or fails",
-            0.7,
+            0.35,
             "install rdma-core in the image, and give the container /dev/infiniband",
             "ldconfig -p | grep libibverbs",
+            advisory=True,
         ),
     ),
     _sign(
@@ -393,6 +403,7 @@ _OTHER = MessageKind(
     0.3,
     "search NCCL's issues for this message, and run with NCCL's full log",
     _NCCL_DEBUG,
+    advisory=True,
 )
 
 

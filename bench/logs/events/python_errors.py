@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
+    r"(?:[A-Za-z][\w.-]{0,100}\d(?:[\w.-]{0,100})?: )?"  # a host, as pdsh prints it
     r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: "
     r"(?P<message>.*))?$"
 )
@@ -30,6 +32,57 @@ _COMMUNICATION = MessageKind(
     0.3,
     "look for the rank that ended or failed first",
 )
+_STORE = MessageKind(
+    "store-unreachable",
+    Role.NETWORK,
+    "the rendezvous' store cannot be reached<: {message}>",
+    0.7,
+    "check the rendezvous' endpoint, its port and the firewall between the nodes",
+    "nc -vz HOST PORT",
+)
+_NOT_STARTED = MessageKind(
+    "ranks-did-not-start",
+    Role.ABSENT,
+    "too few nodes reached the rendezvous in time",
+    0.7,
+    "check that every node started with the same endpoint, id and number of nodes",
+)
+_CLOSED = MessageKind(
+    "rendezvous-closed",
+    Role.PEER,
+    "the rendezvous was closed: other nodes ended before",
+    0.3,
+    "look for the node that ended first",
+)
+_WORKER = MessageKind(
+    "worker-lost",
+    Role.PEER,
+    "a worker process of Ray ended, and the driver does not know why",
+    0.4,
+    "read the worker's own output, and check whether the kernel ended it for lack of memory",
+    "ls /tmp/ray/session_latest/logs/worker-*; dmesg -T | grep -iE 'killed process|out of memory'",
+)
+_LOADER_MEMORY = MessageKind(
+    "loader-memory",
+    Role.CAUSE,
+    "a process of the data loader crashed (bus error): /dev/shm is full or too small",
+    0.85,
+    "give the container more shared memory, or lower the number of data-loader workers",
+    "df -h /dev/shm; docker run --shm-size=8g ...",
+)
+# The name or the message of an exception -> what it means
+_MEANINGS = (
+    (re.compile(r"\bRendezvousConnectionError"), _STORE),
+    (re.compile(r"connect\(\) timed out\. Original timeout"), _STORE),
+    (re.compile(r"\bRendezvousTimeoutError"), _NOT_STARTED),
+    (re.compile(r"\bRendezvous(?:Closed|GracefulExit)Error"), _CLOSED),
+    (re.compile(r"\b(?:ActorDied|RayActor|ActorUnavailable|WorkerCrashed|NodeDied)Error"), _WORKER),
+    (re.compile(r"DataLoader worker .* killed by signal: Bus error"), _LOADER_MEMORY),
+    (re.compile(r"DataLoader worker .* killed by signal: Killed"), _ends.KILLED),
+    (re.compile(r"DataLoader worker .* killed by signal: (?:Terminated|Interrupt|Hangup)"), _STOPPED),
+)
+_IGNORED = "Exception ignored in"
+_LONGEST_TRACEBACK = 100
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes; the processes have their own events
@@ -41,15 +94,26 @@ class PythonErrors(EventFormat):
     is_general = True
     hints = ("Error", "Exception", "Interrupt")
 
+    def __init__(self) -> None:
+        """Start with no ignored exception."""
+        self._ignored = 0  # the last line that begins the traceback of an exception that Python ignores
+
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield an event for the exception whose name begins the line."""
+        if _IGNORED in line.text:
+            self._ignored = line.number
+            return
         found = _RAISED.match(line.text)
         if found is None:
             return
+        if self._ignored:
+            ignored, self._ignored = line.number - self._ignored <= _LONGEST_TRACEBACK, 0
+            if ignored:
+                return
         name = found["error"].rpartition(".")[2]
         if found["error"] == "Error" or name in _INPUT_ENDED or name in _REPORTS:
             return
-        kind = RAISED
+        kind = next((kind for pattern, kind in _MEANINGS if pattern.search(found[0])), RAISED)
         if name in _TOLD_TO_STOP:
             kind = _STOPPED
         elif name.startswith("Dist"):

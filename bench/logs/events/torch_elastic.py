@@ -40,7 +40,7 @@ class ElasticReport(EventFormat):
         failed = _FAILED.search(line.text)
         if failed is not None:
             code = int(failed["exit_code"])
-            facts = {"exit_code": code, "signal": -code if code < 0 else None, "local_rank": int(failed["local_rank"])}
+            facts = {"exit_code": code, "signal": _ends.signal_of_exit(code), "local_rank": int(failed["local_rank"])}
             yield event_of(_ends.by_exit_code(code), line, pid=int(failed["pid"]), facts=facts | {"by_agent": True})
             return
         begin = _BEGIN.search(line.text)
@@ -72,7 +72,7 @@ class ElasticReport(EventFormat):
         if line is None or ended is None or rank is None:
             return
         code = int(ended[1])
-        facts = {"exit_code": code, "signal": -code if code < 0 else None, "first_observed": self._root}
+        facts = {"exit_code": code, "signal": _ends.signal_of_exit(code), "first_observed": self._root}
         message = fields.get("message") or fields.get("msg") or fields.get("traceback") or ""
         printed = f"rank {rank[1]}, exit code {code}: {message}".strip()
         clock = replace(line, raw=fields.get("time", ""))  # a date such as 2026-11-22_19:25:41

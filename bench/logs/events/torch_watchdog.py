@@ -35,6 +35,14 @@ TIMED_OUT = MessageKind(
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (torch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE)",
 )
 STATUS = MessageKind("work-status", Role.STATE, "rank {rank} had enqueued work {enqueued} and completed {completed}")
+TIMED_OUT_ELSEWHERE = MessageKind(
+    "timeout-elsewhere",
+    Role.WAITED,
+    "rank {rank} timed out in a collective",
+    0.35,
+    TIMED_OUT.step,
+    TIMED_OUT.command,
+)
 STATUS_AT = MessageKind(
     "work-status-at-failure", Role.WAITED, "rank {rank} failed at work {seq}", 0.4, TIMED_OUT.step, TIMED_OUT.command
 )
@@ -49,7 +57,7 @@ _SIGNS = (
     (r"Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ms>\d+) milliseconds", TIMED_OUT),
     (r"at work(?: sequence id)?: (?P<seq>\d+),? .*?" + _STATUS, STATUS_AT),
     (r"Timeout at NCCL work: (?P<seq>\d+), " + _STATUS, STATUS_AT),
-    (r"collective timeout from rank (?P<reported_by>\d+) .*?" + _STATUS, STATUS),
+    (r"collective timeout from\s{1,4}rank (?P<reported_by>\d+) .*?" + _STATUS, STATUS),
     (_STATUS, STATUS),
     (
         _WORK + r" raised the following async exception: (?P<error>.*)",
@@ -148,7 +156,8 @@ _SIGNS = (
         ),
     ),
     (
-        r"client socket has (?:timed out after (?P<seconds>\d+)s?|failed) .*?(?:connect\w*) to \((?P<peer>[^)]*)\)",
+        r"client socket has (?:timed out after (?P<seconds>\d+)s?|failed) .*?connect\w* to "
+        r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))",
         MessageKind(
             "store-unreachable",
             Role.NETWORK,
@@ -159,7 +168,7 @@ _SIGNS = (
         ),
     ),
     (
-        r"(?:address already in use|EADDRINUSE)",
+        r"address already in use|EADDRINUSE|Errno 98\] Address|failed to listen on any local network address",
         MessageKind(
             "port-in-use",
             Role.CAUSE,
@@ -202,6 +211,8 @@ class TorchWatchdog(SignFormat):
         "client socket has",
         "ddress already in use",
         "EADDRINUSE",
+        "Errno 98",
+        "failed to listen",
         "TCPStore",
         "recvValue",
         "sendBytes",

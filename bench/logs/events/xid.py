@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
@@ -14,6 +15,9 @@ _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})(?:, pid='?(?P<pid>\d{1,10}))?"
     r".*?(?P<message>, .*|$)"
 )
+_FALLEN = re.compile(r"NVRM: .*?\bfallen off the bus\b")
+_GPU = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F:]{5}(?:\.\d)?)")
+_BEFORE = re.compile(r"caused by previous Xid (?P<xid>\d{1,4})")
 _HOST = re.compile(
     r"(?:^|[\s:])[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
 )
@@ -74,6 +78,8 @@ _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
 }
 # fmt: on
 _CONSEQUENCES = (45, 154)
+_OFF_BUS = 79
+_FELL_OFF = MessageKind("xid-79", Role.CAUSE, "GPU {bus}: " + _CATALOGUE[_OFF_BUS][0], 1.0, *_CATALOGUE[_OFF_BUS][2:])
 _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID catalogue", _TEST)
 
 
@@ -85,21 +91,47 @@ def kind_of(xid: int) -> MessageKind:
 
 
 class XidErrors(EventFormat):
-    """Yields one event for each Xid line. The kernel log names the host."""
+    """Yields one event for each Xid line. The kernel log names the host.
 
-    hints = ("NVRM: Xid",)
+    Some drivers report a GPU that fell off the bus without a number, over several lines.
+    """
+
+    hints = ("NVRM: Xid", "NVRM: The NVIDIA GPU", "NVRM: GPU", "fallen off the bus")
+
+    def __init__(self) -> None:
+        """Start with no GPU."""
+        self._gpu: tuple[str, str | None] | None = None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the Xid event of a line."""
+        """Yield the events of a line."""
         found = _XID.search(line.raw)
         if found is None:
+            yield from self._fallen(line)
             return
-        host = _HOST.search(line.raw[: found.start() + 1])
         xid = int(found["xid"])
         facts = {"xid": xid, "bus": found["bus"], "message": found["message"].lstrip(", ")}
         pid = int(found["pid"]) if found["pid"] else None
-        named = (host["name"] or host["iso"]) if host else None
-        yield event_of(kind_of(xid), line, host=named, pid=pid, facts=facts, printed=found[0])
+        fields: dict[str, Any] = {"host": _host(line.raw[: found.start() + 1]), "pid": pid, "printed": found[0]}
+        yield event_of(kind_of(xid), line, facts=facts, **fields)
+        earlier = _BEFORE.search(found["message"])
+        if earlier is not None:
+            yield event_of(kind_of(int(earlier["xid"])), line, facts=facts | {"xid": int(earlier["xid"])}, **fields)
+
+    def _fallen(self, line: EventLine) -> Iterator[Event]:
+        named = _GPU.search(line.raw)
+        if named is not None:
+            self._gpu = named["bus"], _host(line.raw[: named.start() + 1])
+        fallen = _FALLEN.search(line.raw)
+        if fallen is not None and self._gpu is not None:
+            (bus, host), self._gpu = self._gpu, None
+            facts = {"xid": _OFF_BUS, "bus": bus}
+            yield event_of(_FELL_OFF, line, host=host, facts=facts, printed=fallen[0])
 
 
 FORMAT = XidErrors
+
+
+def _host(begin: str) -> str | None:
+    """Return the host that the kernel log names at the beginning of a line."""
+    host = _HOST.search(begin)
+    return (host["name"] or host["iso"]) if host else None

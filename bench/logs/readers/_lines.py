@@ -44,6 +44,7 @@ _NAME_PREFIX = re.compile(
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\s{1,40}(?:[\w./-]{1,120}\s{1,40}){0,2}\|(?=\s|$)"
     r"|pod/[\w.-]{1,255}\s[\w.-]{1,255}(?=\s|$)"
+    r"|std(?:out|err):(?=\s|$)"  # lines of a worker, as accelerate's tests and others print them
     r"|(?:[A-Za-z][\w./-]{0,120}\s{1,40}){1,4}+(?:[|:-]\s{1,40})?"  # the text of a logger, a pod and its container
     r"(?=\#\s{1,40}(?:nThread|Rank|size|Out of|Avg|Using|Collective|nccl-tests|OSU)\b"
     r"|\d{1,19}\s+\d{1,19}\s+[a-z]\w{2,12}\s+(?:[a-z]{3,10}\s+)?-?\d)"

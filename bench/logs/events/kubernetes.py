@@ -1,0 +1,61 @@
+"""Read why Kubernetes ended a pod: events and descriptions of pods (`kubectl get events`, `kubectl describe pod`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
+
+_EVICTED = MessageKind(
+    "pod-evicted",
+    Role.CAUSE,
+    "Kubernetes evicted a pod<, {pod}>: {reason}",
+    0.9,
+    "request as much of this resource as the pod uses, and check what else runs on the node",
+    "kubectl describe pod POD; kubectl describe node NODE",
+)
+_SIGNS = (
+    (r"(?P<reason>[Tt]he node was low on resource: [\w-]+)", _EVICTED),
+    (r"(?P<reason>[Tt]he node had condition: \[\w+\])", _EVICTED),
+    (r"(?P<reason>(?:Pod|Container) .{0,100}local(?: ephemeral)? storage (?:usage|limit).{0,40}exceed.*)", _EVICTED),
+    (r"(?P<reason>Preempted (?:by|in order to admit) .*)", _EVICTED),
+    (
+        r"\bReason:\s+OOMKilled|\bOOMKilled\b.*\bexit code:? 137",
+        MessageKind(
+            "host-out-of-memory",
+            Role.CAUSE,
+            "a container used more memory than its limit",
+            0.95,
+            "raise the container's memory limit, or lower the number of data-loader workers",
+            "kubectl describe pod POD",
+        ),
+    ),
+    (
+        r"(?:\bNodeNotReady\b|Node is not ready)",
+        MessageKind(
+            "node-lost",
+            Role.NETWORK,
+            "Kubernetes lost a node: the node went down or the network failed",
+            0.85,
+            "check that the node is up, and its kernel log",
+            "kubectl describe node NODE",
+        ),
+    ),
+)
+_POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
+
+
+class PodEvents(SignFormat):
+    """Yields one event for each line. An event of the cluster names its pod."""
+
+    hints = ("low on resource", "had condition", "torage usage", "torage limit", "Preempted", "OOMKilled", "Node")
+    signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def completed(self, event: Event, line: EventLine) -> Event:
+        """Add the pod that the line names."""
+        pod = _POD.search(line.raw)
+        return event if pod is None else replace(event, facts={**event.facts, "pod": pod["pod"]})
+
+
+FORMAT = PodEvents

@@ -1,0 +1,235 @@
+"""Crashes as in logs of others, with made-up names: no harmless line and no victim is accused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
+from bench.explain import crash_page
+from bench.explain.crash import Crash, crash_of
+from bench.logs.failure_events import EventReader
+from bench.logs.readers import _lines
+
+WARN = "node1:9:9 [0] x.cc:1 NCCL WARN "
+TIMEOUT = (
+    "[rank{rank}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7, OpType={operation}, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 "
+    "milliseconds before timing out.\n"
+)
+AT_WORK = (
+    "[rank{rank}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:1664] [PG {group} Rank {rank}] Exception (either an error or "
+    "timeout) detected by watchdog at work: 7, last enqueued NCCL work: 7, last completed NCCL work: 6.\n"
+)
+LIMIT = "slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-03-21T02:07:08 DUE TO TIME LIMIT ***\n"
+CANCEL = "slurmstepd: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-03-21T02:07:08 ***\n"
+KILLED = "srun: error: node2: task 5: Killed\n"
+FALLEN = (
+    "Mar 21 02:07:08 node7 kernel: NVRM: The NVIDIA GPU 0000:3b:00.0\n"
+    "                              NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+    "                              NVRM: fallen off the bus and is not responding to commands.\n"
+)
+CRAY = (
+    "MPICH ERROR [Rank 5] [job id 1.0] [Tue Mar 21 02:07:08 2026] [node5] - Abort(1) (rank 5 in comm 0): Fatal error "
+    "in PMPI_Allreduce: Other MPI error, error stack:\n"
+)
+POLL = (
+    "MPIDI_OFI_handle_cq_error(1): OFI poll failed (ofi_events.c:1:MPIDI_OFI_handle_cq_error:Input/output error - {})\n"
+)
+TABLE = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-21_02:07:08\n  host      : node7\n"
+    "  rank      : 7 (local_rank: 7)\n  exitcode  : 1 (pid: 12)\n  error_file: <N/A>\n"
+    "============================================================\n"
+)
+RAYLET = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker IP address: "
+)
+EXIT = "[ERROR] [launch.py:321:sigkill_handler] ['python', '--local_rank=3'] exits with return code = "
+
+# A log -> the code, the rank and the host of the likeliest cause
+FAILED: dict[str, tuple[str, int | None, str | None]] = {
+    # processes that a launcher ended after the time limit, a user or a failure did not cause it
+    LIMIT + KILLED: ("time-limit", None, None),
+    CANCEL + KILLED: ("step-cancelled", None, None),
+    KILLED + CANCEL: ("killed", 5, "node2"),
+    CANCEL + "srun: error: node2: task 5: Exited with exit code 3\n": ("exited", 5, "node2"),
+    LIMIT.replace("TIME LIMIT", "PREEMPTION") + KILLED: ("cancelled", None, None),
+    "[mpiexec@node1] Sending Ctrl-C to processes as requested\nsrun: error: node1: task 0: Exited with exit code 7\n": (
+        "interrupted",
+        None,
+        None,
+    ),
+    # exit codes that report a signal
+    "srun: error: node7: task 2: Exited with exit code 139\n": ("crashed", 2, "node7"),
+    "srun: error: node7: task 2: Exited with exit code 137\n": ("killed", 2, "node7"),
+    # launchers
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\nsrun: error: node7: task 2: Out Of Memory\n": (
+        "host-out-of-memory",
+        2,
+        "node7",
+    ),
+    EXIT + "-9\n": ("killed", None, None),  # DeepSpeed prints the arguments of the last process, not of the failed one
+    EXIT + "-7\n": ("crashed", None, None),
+    "srun: error: Task launch for 1.0 failed on node node7: Job credential expired\n": ("not-started", None, "node7"),
+    "salloc: error: Node failure on node7\n": ("node-lost", None, "node7"),
+    "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[1,0],0] on node node1\n"
+    "  Remote daemon: [[1,0],1] on node node7\n": ("node-lost", None, "node7"),
+    "".join(f"stderr: {line}\n" for line in TABLE.splitlines()): ("exited", 7, "node7"),
+    "worker-1: Traceback (most recent call last):\nworker-1: ValueError: bad batch\n": ("python-error", None, None),
+    # MPI: the rank that prints a network's error did not cause it
+    CRAY + POLL.format("PTLTE_NOT_FOUND"): ("ofi-failed", None, None),
+    CRAY + POLL.format("CANCELED"): ("ofi-cancelled", None, None),
+    CRAY.replace("Other MPI error", "Invalid count"): ("mpi-error", 5, "node5"),
+    "Assertion failed in file src/mpid/init.c at line 72: in_use == 0\n": ("mpi-assertion", None, None),
+    "[node1:12:0:12] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)\n"
+    "[node1:00012] Signal: Aborted (6)\n": ("ucx-retry-exceeded", None, "node1"),
+    " 3: libfabric:1:2:cxi:core:f():1<warn> RXC (1:7:0): Flow control triggered due to failure to append LE. Software "
+    "endpoint mode required.\n 3: Program received signal SIGABRT: Process abort signal.\n": (
+        "cxi-flow-control",
+        3,
+        None,
+    ),
+    # the kernel, Kubernetes, Ray
+    FALLEN: ("xid-79", None, "node7"),
+    "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=python3, Ch 01 caused by previous Xid 149\n": (
+        "xid-149",
+        None,
+        None,
+    ),
+    "4m Warning Evicted pod/worker-0 The node was low on resource: memory. Container c was using 5Ki\n": (
+        "pod-evicted",
+        None,
+        None,
+    ),
+    "    Reason:       OOMKilled\n    Exit Code:    137\n": ("host-out-of-memory", None, None),
+    RAYLET + "10.0.0.2 Worker port: 1 Worker PID: 77 Worker exit type: SYSTEM_ERROR (1) The process is killed by "
+    "SIGKILL by OOM killer\n": ("worker-died", None, "10.0.0.2"),
+    TIMEOUT.format(rank=2, operation="ALLREDUCE") + RAYLET + "\n": ("collective-timeout", 2, None),
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n": (
+        "worker-lost",
+        None,
+        None,
+    ),
+    # Python
+    "x.RendezvousConnectionError: The connection to the C10d store has failed.\n": ("store-unreachable", None, None),
+    "x.RendezvousTimeoutError\n": ("ranks-did-not-start", None, None),
+    "x.RendezvousClosedError\nValueError: bad batch\n": ("python-error", None, None),
+    "RuntimeError: DataLoader worker (pid 5) is killed by signal: Bus error. \n": ("loader-memory", None, None),
+    "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed. \n": ("killed", None, None),
+    # CUDA and the store
+    "RuntimeError: cuda runtime error (39) : uncorrectable ECC error encountered at /x.cpp:265\n": (
+        "gpu-broken",
+        None,
+        None,
+    ),
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered\n[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL "
+    "watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered\n": (
+        "gpu-broken",
+        1,
+        None,
+    ),
+    "[E socket.cpp:472] [c10d] The server socket has failed to listen on any local network address.\n": (
+        "port-in-use",
+        None,
+        None,
+    ),
+    "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to 192.0.2.1:1234\n": (
+        "store-unreachable",
+        None,
+        None,
+    ),
+    # NCCL: the event of a port explains the retries of another rank, but a missing library explains no time-out
+    WARN.replace("node1", "node48") + "NET/IB : Got async event : port error\n" + WARN + "NET/IB : Got completion from "
+    "peer node48<3> with error 12, opcode 2, len 1, vendor err 129\n": ("ib-port-event", None, "node48"),
+    WARN + "Failed to open libibverbs.so[.1]\n" + TIMEOUT.format(rank=0, operation="ALLREDUCE"): (
+        "collective-timeout",
+        0,
+        None,
+    ),
+    WARN + "Could not find a path for pattern 4\n" + TIMEOUT.format(rank=0, operation="ALLREDUCE"): (
+        "collective-timeout",
+        0,
+        None,
+    ),
+    "[rank0]:[E804 23:05:54.8 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 0] Received a dump signal "
+    "due to a collective timeout from  rank 13 and we will try our best to dump the debug info. Last enqueued NCCL "
+    "work: 1261, last completed NCCL work: 1259.\n": ("timeout-elsewhere", 13, None),
+}
+HEALTHY = (
+    WARN + "Failed to open libibverbs.so[.1]\nnode1:9:9 [0] NCCL INFO Using network Socket\n",
+    WARN + "NET/IB : Got async event : client reregistration\n",
+    WARN + "NET/IB : mlx5_0:1 Got async event : GID table change\n",
+    WARN + "Could not find a path for pattern 4, falling back to simple order\n",
+    WARN + 'Missing "iommu=pt" from kernel command line which can lead to system instability\n',
+    "2026-03-21 02:07:08 | WARNING | trainer | OOM: exception: CUDA out of memory. Tried to allocate 9 GiB\n",
+    "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:1 (errno: 98 - Address already in use).\n",
+    "Exception ignored in: <function f at 0x7f>\nTraceback (most recent call last):\nAssertionError: a child process\n",
+    "[node1][[1,1],2][btl_tcp.c:1:f] remote peer unexpectedly closed connection while I was waiting\n",
+    "HorovodAllreduce_acc_0 [missing ranks: 0, 4]\nEpoch 2\n",
+)
+
+
+def crash_in(text: str, failed: bool = False) -> Crash | None:
+    """The crash in one log."""
+    reader = EventReader()
+    for _ in _lines.lines([text.encode()], reader.look):
+        pass
+    return crash_of(reader.events("job.log"), failed)
+
+
+@pytest.mark.parametrize(("log", "wanted"), FAILED.items())
+def test_the_cause_is_named_and_no_victim(log: str, wanted: tuple[str, int | None, str | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None
+    assert (crash.first.code, crash.first.rank, crash.first.host) == wanted
+    assert list(crash_page.text(crash)) and json.dumps(crash.to_dict())
+
+
+@pytest.mark.parametrize("log", HEALTHY)
+def test_a_harmless_line_is_no_failure(log: str) -> None:
+    assert crash_in(log) is None
+
+
+def test_a_warning_is_a_cause_only_of_a_failed_run() -> None:
+    crash = crash_in(HEALTHY[3], failed=True)
+    assert crash is not None and crash.first.code == "nccl-warning"
+
+
+def test_a_page_without_a_failure_shows_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(HEALTHY[0])
+    assert main(["explain", str(log)]) == EXIT_USAGE
+    assert "no failure" in " ".join((said := capsys.readouterr().err).split()) and "libibverbs" in said
+
+
+def test_different_operations_with_one_number_in_one_group_are_a_mismatch() -> None:
+    def log(groups: tuple[str, str]) -> str:
+        lines = [TIMEOUT.format(rank=rank, operation=name) for rank, name in ((3, "ALLREDUCE"), (7, "BROADCAST"))]
+        return "".join(lines) + "".join(AT_WORK.format(rank=r, group=g) for r, g in zip((3, 7), groups, strict=True))
+
+    crash = crash_in(log(("0 (default_pg)", "0 (default_pg)")))
+    assert crash is not None and (crash.first.code, crash.first.rank) == ("recorded-mismatch", None)
+    assert "ALLREDUCE" in crash.first.facts["calls"] and "BROADCAST" in crash.first.facts["calls"]
+    for groups in (("1", "2"), ("1 (dp)", "1 (tp)")):
+        other = crash_in(log(groups))
+        assert other is not None and other.first.code == "collective-timeout"
+    unnamed = crash_in(log(("1", "1")).replace("[PG 1 Rank", "[Rank"))
+    assert unnamed is not None and unnamed.first.code == "collective-timeout"
+
+
+def test_the_size_of_a_subgroup_is_not_the_number_of_ranks() -> None:
+    gathers = [TIMEOUT.format(rank=rank, operation="ALLGATHER") for rank in (0, 1, 2, 3, 8, 9, 10)]
+    crash = crash_in("".join(gathers).replace("NumelOut=4", "NumelOut=16"))
+    assert crash is not None and crash.first.code == "collective-timeout" and crash.absent == ()
+    assert crash.num_ranks is None
+
+
+def test_an_interrupted_job_lacks_no_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("srun: sending Ctrl-C to StepId=1.1\n")
+    assert main(["explain", str(log), "--format", "json"]) == EXIT_VERDICT
+    [crash] = json.loads(capsys.readouterr().out)["crashes"]
+    assert crash["first"]["code"] == "interrupted" and crash["unknown"] == []
