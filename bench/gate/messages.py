@@ -42,7 +42,7 @@ class GateFailure(Code):
         "the measurements do not show whether a host, NIC or link is slow",
     )
     # rows that must be there
-    MISSING_ROWS = "missing-rows", "rows that a rule requires are missing"
+    MISSING_ROWS = "missing-rows", "rows that a rule or the plan requires are missing"
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
     NO_BASELINE = "no-baseline", "there is no baseline row to compare with, or the two rows cannot be compared"
@@ -514,7 +514,7 @@ class FaultCode(Code):
     COMPARED_IMPORTED = (
         "compared-imported",
         GateFailure.IMPORTED,
-        "imported from a log: the time is {ratio:.3f} times the baseline's",
+        "imported from a log, which gives no verdict: the time is {ratio:.3f} times the baseline's",
     )
 
     # what a publication lacks (gate/publication.py)
