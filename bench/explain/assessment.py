@@ -383,7 +383,8 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     if verdict != ResultVerdict.NORMAL and evidence.too_short:
         return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND, share, **facts, **_size_facts(evidence))
     same_shape = any(reference.limited is None for reference in evidence.references)
-    why = Coded.of(AssessmentCode.COMPARED_WITH_BOUND, **facts, missing="size" if same_shape else "shape")
+    facts |= {"missing": "size" if same_shape else "shape", "same_shape": same_shape}
+    why = Coded.of(AssessmentCode.COMPARED_WITH_BOUND, **facts)
     return Assessment(verdict, why, share)
 
 

@@ -63,7 +63,7 @@ RECORDED_MISMATCH = MessageKind(
 RECORDED_LAG = MessageKind(
     "ranks-behind",
     Role.ABSENT,
-    "{who} never called operation {seq}< ({operation})>< of group {group}>, but {num_waiting} other ranks did",
+    "{who} never called operation {seq}< ({operation})>< of group {group}>, but {num_waiting:n other rank} did",
     0.85,
     "read the logs of these ranks, or their stacks while the job hangs",
     "py-spy dump --pid PID",
@@ -114,8 +114,8 @@ ALL_TIMED_OUT = MessageKind(
 FINISHED_LESS = MessageKind(
     "ranks-finished-less",
     Role.ABSENT,
-    "according to NCCL Inspector, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} "
-    "other ranks had",
+    "according to NCCL Inspector, {who} had not finished operation {seq} of communicator {group}, but "
+    "{num_waiting:n other rank} had",
     0.35,
     "compare the flight recorder's dumps, which are exact",
     "TORCH_FR_BUFFER_SIZE=2000",

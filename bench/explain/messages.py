@@ -106,7 +106,7 @@ class AssessmentCode(OptionalPartsCode):
         "no-bound",
         ("Neither a bound nor a published result is known for this pattern, number of ranks and number of nodes."),
     )
-    SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}; {_NOT_LARGE_ENOUGH}.{_WARNING}"
+    SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}. However, {_NOT_LARGE_ENOUGH}.{_WARNING}"
     SIZES_TOO_SMALL_FOR_BOUND = (
         "sizes-too-small-for-bound",
         f"{_BOUND}, but {_NOT_LARGE_ENOUGH}, and no published result of this size is known.",
@@ -149,7 +149,7 @@ class AssessmentCode(OptionalPartsCode):
     )
     COMPARED = (
         "compared-with-results",
-        f"{_COMPARISON}<. This only result reaches {{only_share:.0%}} of the bound, so the normal rate is unknown>"
+        f"{_COMPARISON}<. The only known result reaches {{only_share:.0%}} of the bound, so the normal rate is unknown>"
         f"<. The best known result itself reaches {{best_share:.0%}} of the bound>.{_WARNING}",
     )
     NEAR_BEST_OF_ANYONE = (
@@ -175,7 +175,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     COMPARED_WITH_BOUND = (
         "compared-with-bound",
-        f"{_BOUND}; no published result of this {{missing}} is known.",
+        f"{_BOUND}; no published result is known for this <same_shape?size><!same_shape?pattern, number of ranks and "
+        "number of nodes>.",
     )
     CARDS_THROUGH_HOST = "cards-through-host", f"{_BOUND}, as usual for cards that exchange data through host memory."
     COMPARED_WITH_NIC = (

@@ -22,7 +22,7 @@ class GateFailure(Code):
     UNREADABLE_RUN = "unreadable-run", "the run's files cannot be read"
     NO_PLAN = (
         "no-plan",
-        "the run has no plan, so missing rows cannot be found",
+        "the run has no plan, so the gate cannot find every missing row",
     )
     FAILED_JOB = (
         "failed-job",
@@ -39,10 +39,10 @@ class GateFailure(Code):
     SLOW_PART = "slow-part", "the bandwidth of a host, NIC or link is below 0.9 of the bandwidth of its peers"
     UNDECIDED_PART = (
         "undecided-part",
-        "the measured pairs do not show whether a host, NIC or link is slow",
+        "the measurements do not show whether a host, NIC or link is slow",
     )
     # rows that must be there
-    MISSING_ROWS = "missing-rows", "rows that a rule requires are missing"
+    MISSING_ROWS = "missing-rows", "rows that a rule or the plan requires are missing"
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
     NO_BASELINE = "no-baseline", "there is no baseline row to compare with, or the two rows cannot be compared"
@@ -80,7 +80,7 @@ class GateFailure(Code):
     TOO_HIGH = "too-high", "above the largest value that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
     INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
-    TOO_FEW_LAUNCHES = "too-few-launches", "one of the two compared runs has fewer than 5 launches"
+    TOO_FEW_LAUNCHES = "too-few-launches", "at least one of the two compared runs has fewer than 5 launches"
     # the run as a publication
     NOT_PUBLISHABLE = "not-publishable", "the run breaks a rule listed under `publish:`"
 
@@ -156,8 +156,8 @@ class FaultCode(Code):
     WORLD_NOT_AS_PLANNED = (
         "world-not-as-planned",
         GateFailure.WRONG_WORLD,
-        "planned for {planned_nodes} nodes with {planned_ranks_per_node} ranks each, but measured on {num_nodes} "
-        "nodes with {ranks_per_node} ranks each",
+        "planned for {planned_nodes:n node} with {planned_ranks_per_node:n rank} each, but measured on "
+        "{num_nodes:n node} with {ranks_per_node:n rank} each",
     )
     HOSTS_UNKNOWN = (
         "hosts-unknown",
@@ -167,7 +167,7 @@ class FaultCode(Code):
     HOSTS_FEWER = (
         "hosts-fewer",
         GateFailure.WRONG_WORLD,
-        "the header states {num_nodes} nodes, but the ranks ran only on {hosts:list}",
+        "the header states {num_nodes:n node}, but the ranks ran only on {hosts:list}",
     )
     NUM_NODES_UNEXPECTED = (
         "num-nodes-unexpected",
@@ -286,7 +286,7 @@ class FaultCode(Code):
     START_UNKNOWN = (
         "start-unknown",
         GateFailure.STALE,
-        "the age of the figures is unknown, because their start time is {started!r}",
+        "the age of the figures is unknown, because their start time, {started!r}, is missing or invalid",
     )
     TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, but the rules allow at most {most_s:time}"
     IN_FUTURE = "in-future", GateFailure.STALE, "measured in the future ({started}): one of the clocks is wrong"
@@ -296,12 +296,12 @@ class FaultCode(Code):
     LADDER_TOO_SHORT = (
         "ladder-too-short",
         GateFailure.UNDECIDED_PART,
-        "the measurement of pairs lacks {num_rounds:n round}, so {hosts:list 8} may be slow",
+        "the measurement of pairs lacks {num_rounds:n round} of its first test, so {hosts:list 8} may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
         GateFailure.UNDECIDED_PART,
-        "the run ended before it could check {num:n suspected part} ({parts:list 8})",
+        "{num:n suspected part} could not be checked ({parts:list 8})",
     )
     PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
     PAIRS_CLEAR_NONE = (
@@ -312,12 +312,12 @@ class FaultCode(Code):
     PAIRS_ABSENT = (
         "pairs-absent",
         GateFailure.MISSING_ROWS,
-        "no pairs of ranks were measured: run the scenario `links` or `acceptance`",
+        "no pair of ranks was measured with correct data: run the scenario `links` or `acceptance`",
     )
     PAIRS_MODELLED = (
         "pairs-modelled",
         GateFailure.MISSING_ROWS,
-        "the {num_rows} rows of pairs are modelled, not measured: run the scenario `links` or `acceptance`",
+        "all rows of pairs ({num_rows}) are modelled, not measured: run the scenario `links` or `acceptance`",
     )
 
     # rows that must be there
@@ -328,7 +328,7 @@ class FaultCode(Code):
     GROUPS_ABSENT = (
         "groups-absent",
         GateFailure.MISSING_ROWS,
-        "the {mode} row of {size:size} is missing for some groups",
+        "the {mode} row of {size:size} is missing for some groups or for all groups",
     )
     GROUPS_TOO_FEW = (
         "groups-too-few",
@@ -362,7 +362,7 @@ class FaultCode(Code):
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "the header names the pattern {pattern}, but the case in the header is unreadable or has another pattern",
+        "the header names the pattern {pattern}, but its case is missing or unreadable, or has another pattern",
     )
     GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case in the header has no group {group!r}"
     NUM_RANKS_ODD = (
@@ -383,7 +383,8 @@ class FaultCode(Code):
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row states the requested sizes {sizes:list}, but the case in the header does not contain them all",
+        "the row states the requested sizes [{sizes:list}], but needs at least one size, and only sizes of the case in "
+        "the header",
     )
     PAYLOAD_ODD = (
         "payload-odd",
@@ -513,7 +514,7 @@ class FaultCode(Code):
     COMPARED_IMPORTED = (
         "compared-imported",
         GateFailure.IMPORTED,
-        "imported from a log: the time is {ratio:.3f} times the baseline's",
+        "imported from a log, which gives no verdict: the time is {ratio:.3f} times the baseline's",
     )
 
     # what a publication lacks (gate/publication.py)
@@ -561,12 +562,12 @@ class FaultCode(Code):
     REPORTED_RATE_ODD = (
         "reported-rate-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "the other tool's rate differs from its bytes divided by its time",
+        "the other tool's rate differs from its bytes divided by its time, or the time is missing",
     )
     REPORTED_BUSBW_ODD = (
         "reported-busbw-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "the other tool's busbw differs from its algbw times the bus factor",
+        "the other tool's busbw differs from its algbw times the bus factor, or the algbw is missing",
     )
     REPORTED_AVERAGE_OF_RATES = (
         "reported-average-of-rates",
@@ -577,7 +578,7 @@ class FaultCode(Code):
     CONFIDENCE_UNKNOWN = (
         "confidence-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the header does not state the confidence level of the intervals (settings.confidence)",
+        "the header does not state a valid confidence level of the intervals (settings.confidence)",
     )
     INTERVAL_METHOD_UNKNOWN = (
         "interval-method-unknown",

@@ -91,7 +91,7 @@ class NodeReason:
 
     @property
     def text(self) -> str:
-        """The reason as text: "too-low: allreduce 1M pipelined: busbw at least 1 GB/s is required"."""
+        """The reason as text: "too-low: allreduce 1M pipelined: busbw must be at least 1 GB/s"."""
         words = self.code.words(self.facts)
         return ": ".join(filter(None, (self.failure, self.where, words))) if self.failure else words
 
@@ -207,7 +207,8 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
     """Return a fault that says why the measurements of pairs give no verdict on these hosts."""
-    if diagnosis.num_missing:
+    hosts_ = hosts_ or tuple(dict.fromkeys(host for each in diagnosis.suspects for host in each.hosts))
+    if diagnosis.num_missing and hosts_:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
     if diagnosis.suspects:

@@ -492,7 +492,8 @@ def _pageable_copy(known: Known) -> Iterator[Cause]:
             exposed[rank] = spans.both(spans.union(own), known.replays.timelines[rank].by_part[StepPart.EXPOSED_COPY])
         if any(len(one) for one in exposed.values()):
             gain = known.replays.without(CauseCode.PAGEABLE_COPY, exposed)
-            words = Coded.of(CauseCode.PAGEABLE_COPY, direction=direction.value, exposed_s=gain.gain_s)
+            facts = {"direction": direction.value, "to_device": direction is Direction.H2D}
+            words = Coded.of(CauseCode.PAGEABLE_COPY, **facts, exposed_s=gain.gain_s)
             yield from _cause(known, gain, words, Coded.of(ConfirmCode.PINNED))
 
 
@@ -517,8 +518,9 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
             removed[rank] = spans.both(spans.union(spans.of(own)), exposed)
         if rates:
             gain = known.replays.without(CauseCode.SLOW_COPY, removed)
-            facts = {"direction": direction.value, "own": median(rates), "usual": network.copy_rate(direction.value)}
-            words = Coded.of(CauseCode.SLOW_COPY, **facts, machine=network.name)
+            facts = {"direction": direction.value, "to_device": direction is Direction.H2D, "own": median(rates)}
+            facts |= {"usual": network.copy_rate(direction.value), "machine": network.name}
+            words = Coded.of(CauseCode.SLOW_COPY, **facts)
             yield from _cause(known, gain, words, Coded.of(ConfirmCode.COPIES))
 
 

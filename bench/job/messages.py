@@ -14,7 +14,7 @@ class RecordCode(Code):
     KEPT = "kept", "these variables keep the values that you set: {names:list}"
     NO_TRACES = (
         "no-traces",
-        "no rank wrote a trace to {folder}: add the lines that `linkbench job record` prints to your program, and run "
+        "no rank wrote a trace to {folder}: add to your program the lines that `linkbench job record` prints, and run "
         "at least 23 steps",
     )
     TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
@@ -37,16 +37,16 @@ class JobCode(OptionalPartsCode):
     RECORDS_LEFT_OUT = (
         "records-left-out",
         "linkbench ignores the records of collectives in {num:n file} ({sources:list 2}): no trace of the same rank "
-        "has the same calls",
+        "has the same calls, or other records of this rank were used",
     )
     OTHER_WORLD = (
         "other-world",
-        "{source} is ignored: it is from a job of {world_size} ranks, but the other files are from a job of "
-        "{num_ranks} ranks",
+        "{source} is ignored: it is from a job of {world_size:n rank}, but the other files are from a job of "
+        "{num_ranks:n rank}",
     )
     MISSING_RANKS = (
         "missing-ranks",
-        "{num} of {num_ranks} ranks have no file ({ranks:list 8}); one of these ranks may be the late rank",
+        "{num} of {num_ranks} ranks have no file ({ranks:list 8}); a rank without a file may be the late rank",
     )
     ONE_RANK = (
         "one-rank",
@@ -63,7 +63,7 @@ class JobCode(OptionalPartsCode):
     )
     NO_MATCH = (
         "no-match",
-        "group {group}: rank {rank} recorded {num} collectives, but rank {other} recorded {other_num}; these "
+        "group {group}: rank {rank} recorded {num:n collective}, and rank {other} recorded {other_num}; these "
         "collectives cannot be matched and are not compared",
     )
     LOST = "lost-collectives", "group {group}: rank {rank} lost {num:n record} of collectives"
@@ -110,7 +110,7 @@ class ReplayCode(Code):
         "no-sizes",
         "the replay omits {num:n exchange}, because the traces do not state the sizes: record with record_shapes=True",
     )
-    NO_MEMBERS = "no-members", "the replay omits {num:n exchange}, because fewer than two of the ranks are known"
+    NO_MEMBERS = "no-members", "the replay omits {num:n exchange}, because fewer than two of the members are known"
     OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
 
 
@@ -149,8 +149,8 @@ class ElsewhereCode(OptionalPartsCode):
     KEPT_PARTS = "kept-parts", "waiting for input, host gaps and copies keep their recorded time"
     COMPUTE_KEPT = (
         "compute-kept",
-        "the compute keeps its recorded time, because the traces do not name a known GPU: scale it with `job predict "
-        "--compute-factor`",
+        "the compute keeps its recorded time, because the traces name no GPU with known rates: scale it with "
+        "`job predict --compute-factor`",
     )
     NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
@@ -205,7 +205,7 @@ class CauseCode(OptionalPartsCode):
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
         "the exchanges take {exchange_s:time} a step and cannot be hidden< behind the backward pass of "
-        "{backward_s:time}><blocking?, because the ranks wait for each of {num:n exchange}>",
+        "{backward_s:time}><blocking?, because the ranks wait for each exchange ({num} a step)>",
     )
     COSTLY_OVERLAP = "costly_overlap", "kernels take {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
@@ -227,11 +227,13 @@ class CauseCode(OptionalPartsCode):
     PERIODIC = "periodic", "one of every {period} steps takes {extra_s:time} longer"
     SLOW_COPY = (
         "slow_copy",
-        "copies {direction} reach {own:rate}, but the link of {machine} reaches {usual:rate}",
+        "copies <to_device?from the host to the GPU><!to_device?from the GPU to the host> reach {own:rate}, but the "
+        "link of {machine} reaches {usual:rate}",
     )
     PAGEABLE_COPY = (
         "pageable_copy",
-        "copies {direction} from pageable memory delay the device by {exposed_s:time} per step",
+        "copies <to_device?from pageable host memory to the GPU><!to_device?from the GPU to pageable host memory> "
+        "delay the device by {exposed_s:time} per step",
     )
     FEW_CPUS = (
         "few_cpus",
@@ -349,8 +351,8 @@ class AnswerCode(OptionalPartsCode):
     NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "cannot tell: the change `{what}` would save {gain_s:time} a step (median), but the interval of {low_s:time} "
-        "to {high_s:time} is too wide; record more steps",
+        "cannot tell: the change `{what}` would save {gain_s:time} a step (median), with an interval of "
+        "{low_s:time} to {high_s:time}; record more steps",
     )
     WORDS_OF_CAUSES = (
         "words-of-causes",

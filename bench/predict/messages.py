@@ -55,7 +55,7 @@ class Refusal(OptionalPartsCode):
     DTYPE_RATE_UNKNOWN = "dtype-rate-unknown", "the {dtype} rate of {gpu} is unknown: set {setting}"
     OUT_OF_MEMORY = (
         "out-of-memory",
-        "does not fit in memory: the job needs at least {needed_gb:.3g} GB, but a {gpu} has {memory_gb:.3g} GB<: "
+        "does not fit in memory: each GPU needs at least {needed_gb:.3g} GB, but {gpu} has {memory_gb:.3g} GB<: "
         "{calculation}>",
     )
     # Parallel layout
@@ -211,8 +211,8 @@ class PredictRemark(OptionalPartsCode):
     )
     MEMORY_TIGHT = (
         "memory-tight",
-        "may not fit in memory: the job needs at least {least_gb:.3g} GB (estimate: {estimated_gb:.3g} GB), and the "
-        "GPU has {memory_gb:.3g} GB",
+        "may not fit in memory: each GPU needs at least {least_gb:.3g} GB (estimate: {estimated_gb:.3g} GB), and has "
+        "{memory_gb:.3g} GB",
     )
     FEED_WITHOUT_PCIE = "feed-without-pcie", "the host-to-device feed is left out: the PCIe rate is unknown"
     NOTHING_PUBLISHED = (
