@@ -207,7 +207,6 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
     """Return a fault that says why the measurements of pairs give no verdict on these hosts."""
-    hosts_ = hosts_ or tuple(dict.fromkeys(host for each in diagnosis.suspects for host in each.hosts))
     if diagnosis.num_missing and hosts_:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
