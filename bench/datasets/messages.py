@@ -18,7 +18,7 @@ class DatasetSkip(Code):
     NO_BLOCKS = "no-blocks", "the reader of {files} chooses its own block size: omit --block"
     UNALIGNED_BLOCKS = (
         "unaligned-blocks",
-        ("O_DIRECT reads whole pages: give a --block that is a multiple of {page_bytes} bytes"),
+        "O_DIRECT reads whole pages: give a --block that is a multiple of {page_bytes} bytes",
     )
     NO_AHEAD = (
         "no-ahead",

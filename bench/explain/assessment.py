@@ -367,7 +367,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     facts = _bound_facts(best, bound)
     if evidence.from_host_memory:
         nic = (links.nic_bytes_per_s or 0.0) if log_traits(evidence.run.tool).nic_test else 0.0
-        full = busbw(best) >= _NORMAL_OF_NIC * nic > 0.0
+        full = 0.0 < _NORMAL_OF_NIC * nic <= busbw(best) <= nic
         return _full_nic(busbw(best), nic) if full else not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
     normal = _normal_of(bound, evidence)
     if evidence.by_message_passing and (share < normal or evidence.memory != "device"):

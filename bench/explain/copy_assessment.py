@@ -21,7 +21,7 @@ from bench.explain.assessment import (
 from bench.explain.copy_evidence import CopyEvidence, CopyTest, is_above, rate_range
 from bench.explain.evidence import other_gpus
 from bench.explain.messages import COPY_DIRECTIONS, AssessmentCode, ResultVerdict
-from bench.hardware.catalogue import gpu, instance, pcie_bytes_per_s
+from bench.hardware.catalogue import gpu, gpu_links, instance, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import CopyReference
 from bench.logs.foreign import FAILED, TRUNCATED
@@ -172,7 +172,9 @@ def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> As
         return None
     own = gpu(machine.gpu).pcie
     by_pcie = [each for each in evidence.tests if each.bounds and each.bounds[0].code in _PCIE_BOUNDS]
-    if own is None or test not in by_pcie:
+    # The board of other GPUs (SXM, OAM) fixes the link between GPU and host.
+    is_card = gpu_links(machine.gpu, 1).peer in ("host", "pcie_p2p", "nvlink_pairs")
+    if own is None or test not in by_pcie or not is_card:
         return None
     # copies through the host are slower between cards that share a switch
     if test.direction != "through_host" and test.slowest < _OUTLIER * median(test.rates.values()):

@@ -47,7 +47,10 @@ _HARD = (
     "host-out-of-memory",
     "mpi-abort",
 )  # messages of these kinds never follow from the rank's own waiting
+_SOON_LINES, _SOON_S = 200, 300.0  # in which the processes of a stopped job end
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
+_SAME_LOSS = ("node-lost", "host-out-of-memory", "gpu-broken")  # several programs report the same loss
+_NO_PAIR = ("rendezvous-closed", "worker-lost", "worker-died", "horovod-stopped")  # not about two ranks of NCCL
 _SENT = ("SEND", "RECV", "COALESCED")  # between two ranks; they have their own sequence numbers
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
 
@@ -114,7 +117,7 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     if shown or failed:
         shown += _slowest_finished(events)
     shown += _silent(shown, num_ranks)
-    shown += [] if shown else _told(events)
+    shown += [] if shown else _timed_out_elsewhere(events)
     if not shown and failed:
         shown += _hung(events)
     if not failed and all(event.kind.advisory for event in shown):
@@ -320,35 +323,53 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
     """Return an event about ranks that timed out in different operations with one sequence number in one group.
 
-    The message about a timeout often does not name the group. If so, the rank's message about the same number does.
+    The message about a timeout often does not name the group. If so, the rank's message about the same number does. In
+    two groups of equal name, each process counts its groups by itself; their GUIDs differ, or two ranks have the same
+    number in the group.
     """
-    groups: dict[tuple[int, int], set[str]] = {}
+    said: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         if event.group and event.rank is not None and event.seq is not None:
-            groups.setdefault((event.rank, event.seq), set()).add(event.group)
-    calls: dict[tuple[str, int], dict[int, Event]] = {}
+            said.setdefault((event.rank, event.seq), []).append(event)
+    calls: dict[tuple[str, object, int], dict[int, Event]] = {}
     for event in events:
         if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
             continue
-        known = {event.group} if event.group else groups.get((event.rank, event.seq), set())
-        if event.operation and event.operation not in _SENT and len(known) == 1:
-            calls.setdefault((str(next(iter(known))), event.seq), {}).setdefault(event.rank, event)
+        own = said.get((event.rank, event.seq), [])
+        names, guids, places = ({*map(of, own)} - {None} for of in (_group_name, _guid, _place_in_group))
+        if event.operation and event.operation not in _SENT and len(names) == 1 and max(len(guids), len(places)) <= 1:
+            facts = dict(event.facts) | {"group_rank": next(iter(places), None)}
+            key = (str(next(iter(names))), next(iter(guids), None), event.seq)
+            calls.setdefault(key, {}).setdefault(event.rank, replace(event, facts=facts))
     found = []
-    for (group, seq), by_rank in calls.items():
-        if len({event.operation for event in by_rank.values()}) > 1:
+    for (group, _, seq), by_rank in calls.items():
+        places = [place for place in map(_place_in_group, by_rank.values()) if place is not None]
+        if len({event.operation for event in by_rank.values()}) > 1 and len({*places}) == len(places):
             signatures = {rank: (event.operation or "?", "", "") for rank, event in by_rank.items()}
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
 
 
-def _told(events: Sequence[Event]) -> list[Event]:
+def _group_name(event: Event) -> str | None:
+    return event.group
+
+
+def _guid(event: Event) -> object:
+    return event.facts.get("guid")
+
+
+def _place_in_group(event: Event) -> object:
+    return event.facts.get("group_rank")
+
+
+def _timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:
     """Return events about the ranks that, as other ranks print, timed out in an operation."""
-    told = [event for event in events if event.kind is torch_watchdog.STATUS and "reported_by" in event.facts]
+    reported = [event for event in events if event.kind is torch_watchdog.STATUS and "reported_by" in event.facts]
     return [
         replace(
             event, kind=torch_watchdog.TIMED_OUT_ELSEWHERE, rank=int(event.facts["reported_by"]), host=None, pid=None
         )
-        for event in told
+        for event in reported
     ]
 
 
@@ -441,21 +462,26 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
     """Return the ids of events in which a process ended after the job was ended from outside.
 
     A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
-    processes that were killed are a consequence.
+    processes that were killed are a consequence. A file may contain the next run of the job, so only the lines soon
+    after the stop count.
     """
-    stops: dict[tuple[str, bool], int] = {}
-    for event in events:
-        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED):
-            key = (event.source, event.kind in _ends.STOPS)
-            stops[key] = min(event.line, stops.get(key, event.line))
+    last: dict[tuple[str, bool], Event] = {}
     follows = set()
-    for event in events:
-        stopped, ended = stops.get((event.source, True)), stops.get((event.source, False))
-        if event.code in _DEATHS and stopped is not None and event.line > stopped:
-            follows.add(id(event))
-        if event.code == _ends.KILLED.code and ended is not None and event.line > ended:
-            follows.add(id(event))
+    for event in sorted(events, key=lambda event: (event.source, event.line)):
+        for from_outside in (True, False):
+            stop = last.get((event.source, from_outside))
+            ends = _DEATHS if from_outside else (_ends.KILLED.code,)
+            if event.code in ends and stop is not None and _is_soon_after(event, stop):
+                follows.add(id(event))
+        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED):
+            last[event.source, event.kind in _ends.STOPS] = event
     return follows
+
+
+def _is_soon_after(event: Event, stop: Event) -> bool:
+    if event.time_s is not None and stop.time_s is not None and event.time_s - stop.time_s > _SOON_S:
+        return False
+    return event.line - stop.line <= _SOON_LINES
 
 
 def _is_before(event: Event, other: Event) -> bool:
@@ -492,6 +518,7 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
         by_code.setdefault(event.code, []).append(event)
     earliest = []
     for alike in by_code.values():
+        alike = [event for event in alike if not event.kind.advisory] or alike
         chosen = _first([event for event in alike if event.facts.get("first_observed")] or alike)
         earliest += [_named(chosen, alike)] if chosen is not None else []
     likely = [event for event in earliest if event.kind.weight >= _LEAST_WEIGHT]
@@ -500,7 +527,9 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
 
 
 def _named(event: Event, alike: Sequence[Event]) -> Event:
-    """Add the rank and host to an event without both, if all other messages of its kind name the same process."""
+    """Add the rank and host to an event without both, if all other messages about the same loss name one process."""
+    if event.code not in _SAME_LOSS:
+        return event
     places = {(other.rank, other.host) for other in alike if (other.rank, other.host) != (None, None)}
     if (event.rank, event.host) != (None, None) or len(places) != 1 or event.pid is not None:
         return event
@@ -611,7 +640,7 @@ def _unknown(
     outside = (_ends.INTERRUPTED.code, _ends.CANCELLED.code, _ends.STEP_ENDED.code)
     if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code, *outside):
         found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
-    if first.role == Role.PEER:
+    if first.role == Role.PEER and first.code not in _NO_PAIR:
         found.append(Coded.of(CrashCode.END_UNKNOWN))
     if first.role == Role.ENDED and first.rank is not None:
         found.append(Coded.of(CrashCode.REASON_UNKNOWN, rank=first.rank))

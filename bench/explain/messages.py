@@ -104,7 +104,7 @@ class AssessmentCode(OptionalPartsCode):
     TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
     NO_BOUND = (
         "no-bound",
-        ("Neither a bound nor a published result is known for this pattern, number of ranks and number of nodes."),
+        "Neither a bound nor a published result is known for this pattern, number of ranks and number of nodes.",
     )
     SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}. However, {_NOT_LARGE_ENOUGH}.{_WARNING}"
     SIZES_TOO_SMALL_FOR_BOUND = (
@@ -356,7 +356,7 @@ class BoundCode(OptionalPartsCode):
         "no-copy-bound",
         "{direction}: no bound is known<shared_memory?; host and GPU share one memory><; {rate:rate} fits {fitting}>",
     )
-    NO_COPY_RATE = ("no-copy-rate", "no copy over a link has a rate, so nothing can be compared with a bound")
+    NO_COPY_RATE = "no-copy-rate", "no copy over a link has a rate, so nothing can be compared with a bound"
 
 
 class MissingCode(OptionalPartsCode):
@@ -365,7 +365,7 @@ class MissingCode(OptionalPartsCode):
     FIGURES_ONLY = "figures-only", "the tool prints neither sizes nor pairs of GPUs"
     SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
     RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the ranks do not fit the nodes"
-    OTHER_MACHINE = ("other-machine", "{instance} is not the machine of the log, which has {other_gpus:list}")
+    OTHER_MACHINE = "other-machine", "{instance} is not the machine of the log, which has {other_gpus:list}"
     MACHINE = "machine-unknown", "the machine is unknown (name it with --instance)"
     NUM_RANKS = "num-ranks-unknown", "the number of ranks is unknown (give it with --num-ranks)"
     NUM_NODES = "num-nodes-unknown", "the number of nodes is unknown (give it with --num-nodes)"
@@ -382,8 +382,8 @@ class OthersCode(OptionalPartsCode):
         "host-memory",
         "not compared: the published results are from NCCL between GPUs, and this run used another library",
     )
-    NOT_COLLECTED = ("not-collected", "linkbench has no published results of this tool")
-    NONE_KNOWN = ("none-known", "no published result matches this pattern, number of ranks, number of nodes and links")
+    NOT_COLLECTED = "not-collected", "linkbench has no published results of this tool"
+    NONE_KNOWN = "none-known", "no published result matches this pattern, number of ranks, number of nodes and links"
     RESULT = (
         "result",
         "<elsewhere?same number of ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}<, "

@@ -108,7 +108,8 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
 
 def _bandwidth_dips(evidence: RunEvidence) -> Coded | None:
     """Note several sizes in the middle of the curve that are far slower than smaller and larger sizes."""
-    peak, dip = (0.0, 0), list[tuple[float, int]]()
+    peak = (0.0, 0)
+    dip: list[tuple[float, int]] = []
     for size, rate in sorted(evidence.rate_by_size.items()):
         if rate < _DIP * peak[0]:
             dip.append((rate, size))

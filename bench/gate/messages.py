@@ -146,8 +146,8 @@ class FaultCode(Code):
         GateFailure.FAILED_JOB,
         "the run ended while this job was running, so the job's result is unknown",
     )
-    LOG_FAILED = ("log-failed", GateFailure.FAILED_JOB, "the log of this job ended with status {status}")
-    LOG_TRUNCATED = ("log-truncated", GateFailure.TRUNCATED_IMPORT, "the log of this job ended with status {status}")
+    LOG_FAILED = "log-failed", GateFailure.FAILED_JOB, "the log of this job ended with status {status}"
+    LOG_TRUNCATED = "log-truncated", GateFailure.TRUNCATED_IMPORT, "the log of this job ended with status {status}"
     LOG_ROWS_LOST = "log-rows-lost", GateFailure.TRUNCATED_IMPORT, "{text}"
     LOG_UNREAD = "log-unread", GateFailure.TRUNCATED_IMPORT, "{text}"
     FILE_DAMAGED = "file-damaged", GateFailure.TRUNCATED_FILE, "{text}"
@@ -443,7 +443,7 @@ class FaultCode(Code):
     ROW_CONTRADICTS = (
         "row-contradicts",
         GateFailure.CONTRADICTS,
-        ("this row contradicts another row: one of the two is wrong"),
+        "this row contradicts another row: one of the two is wrong",
     )
     SAMPLES_TOO_FEW = (
         "samples-too-few",

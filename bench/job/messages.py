@@ -273,7 +273,7 @@ class EvidenceCode(OptionalPartsCode):
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
-    LATE_RANKS = ("late-ranks", "the ranks that were late, in order: {ranks:list 12}")
+    LATE_RANKS = "late-ranks", "the ranks that were late, in order: {ranks:list 12}"
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = (
         "buckets",
@@ -292,7 +292,7 @@ class EvidenceCode(OptionalPartsCode):
         "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
     )
     CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
-    SHARE = ("share", "{num} of {num_steps} steps would save more than {limit_s:time}")
+    SHARE = "share", "{num} of {num_steps} steps would save more than {limit_s:time}"
 
 
 class ConfirmCode(Code):

@@ -368,7 +368,7 @@ class EventReader:
             number = self._num_of.get(event.code, 0)
             named = event.rank is not None or event.pid is not None
             where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks)
-            key = (event.code, *where, "" if named else event.printed)
+            key = (event.code, event.kind.advisory, *where, "" if named else event.printed)
             if key in self._seen or number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
                 continue
             self._seen.add(key)

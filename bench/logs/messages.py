@@ -30,19 +30,19 @@ class LogCode(Code):
     FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or printed to another file"
     NOT_RECOGNISED = (
         "not-recognised",
-        ("{source} contains no log of a known tool; linkbench reads the logs of {tools:list}"),
+        "{source} contains no log of a known tool; linkbench reads the logs of {tools:list}",
     )
 
     # A run
     TOOL_ERROR = "tool-error", "{printed}"  # the text of the tool, its launcher or a library
     NO_REASON = "no-reason", "the log does not say why"
-    NO_ROWS = ("no-rows", "the table has no row: the program crashed, or this side of the test prints no results")
+    NO_ROWS = "no-rows", "the table has no row: the program crashed, or this side of the test prints no results"
     NO_TABLE = "no-table", "{test} has no table"
     NEVER_FINISHED = "never-finished", "{test} did not finish: it has no table, or the log was cut"
     WAIVED = "waived", "{test} was waived: the tool says that it cannot run here"
     LINES_LEFT_OUT = "lines-left-out", "lines were left out here"
     WRONG_DATA = "wrong-data", "the tool found wrong data at {size} bytes"
-    TABLE_UNKNOWN = ("table-unknown", "linkbench does not read tables of this type: {printed}")
+    TABLE_UNKNOWN = "table-unknown", "linkbench does not read tables of this type: {printed}"
     TITLE_TWICE = "title-twice", "the {what} is printed twice: both sides of the test printed into this log"
     SEVERAL_RUNS_AT_ONCE = "several-runs-at-once", "several runs printed into one log at once: {evidence}"
     MORE_REMARKS = "more-remarks", "{num:n more remark} left out"
@@ -69,7 +69,7 @@ class LogCode(Code):
     # A translation
     BLOCKS_TO_PAYLOAD = (
         "blocks-to-payload",
-        ("the log gives the size of one rank's block; linkbench multiplied this size by {num_ranks} ranks"),
+        "the log gives the size of one rank's block; linkbench multiplied this size by {num_ranks} ranks",
     )
 
     # A record
@@ -83,7 +83,7 @@ class LogCode(Code):
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
     CELL_FAILED = "cell-failed", "{src} to {dst}: the tool printed zero, or no number"
     TEST_FAILED = "tool-test-failed", "{test}: the tool's test failed"
-    CELL_UNREADABLE = ("cell-unreadable", "{src} to {dst}: the figure is missing from the log")
+    CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure is missing from the log"
 
 
 class ToolCode(Code):

@@ -11,8 +11,8 @@ class TraceCode(OptionalPartsCode):
     EMPTY = "trace-empty", "{source} is empty"
     UNKNOWN = "trace-unknown", "{source} is not a trace in a known format"
     UNREADABLE = "trace-unreadable", "{source} cannot be read: {error}"
-    CUT = ("trace-cut", "{source} is truncated: linkbench uses {num:n event} from before the cut")
-    DAMAGED = ("trace-damaged", "{source} is damaged: linkbench uses {num:n event} from before the damage")
+    CUT = "trace-cut", "{source} is truncated: linkbench uses {num:n event} from before the cut"
+    DAMAGED = "trace-damaged", "{source} is damaged: linkbench uses {num:n event} from before the damage"
     NO_EVENTS = "trace-no-events", "{source} contains no event with a duration"
     PICKLE = "trace-pickle", "{source} is a pickle, which can run code: linkbench does not open it"
     PICKLE_NOT_PLAIN = (
@@ -21,7 +21,7 @@ class TraceCode(OptionalPartsCode):
     )
     ARCHIVE_LIMIT = (
         "trace-archive-limit",
-        ("{source} would expand to more than {most:bytes}: linkbench reads only the beginning"),
+        "{source} would expand to more than {most:bytes}: linkbench reads only the beginning",
     )
     NO_COLLECTIVES = "trace-no-collectives", "{source} contains no collective"
     NO_DEVICE_TRANSFER = (
@@ -32,7 +32,7 @@ class TraceCode(OptionalPartsCode):
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
     SEVERAL_DEVICES = (
         "trace-several-devices",
-        ("{source}: one process used {num} devices; linkbench adds up the work of all devices"),
+        "{source}: one process used {num} devices; linkbench adds up the work of all devices",
     )
     NOT_NSYS = "trace-not-nsys", "{source} is an SQLite database, but not an export of Nsight Systems"
     NO_KERNELS = "trace-no-kernels", "{source} contains no device kernel; record with `nsys profile -t cuda,nvtx`"

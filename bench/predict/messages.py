@@ -45,7 +45,7 @@ class Refusal(OptionalPartsCode):
         "direction-unknown",
         "unknown copy direction {direction!r}: give h2d (host to device) or d2h (device to host)",
     )
-    PCIE_UNKNOWN = ("pcie-unknown", "the PCIe rate of {instance} is unknown: give the rate, such as pcie=25GB/s")
+    PCIE_UNKNOWN = "pcie-unknown", "the PCIe rate of {instance} is unknown: give the rate, such as pcie=25GB/s"
     RUN_WITHOUT_EVIDENCE = "run-without-evidence", "{path} has no GPU collective to predict from< ({note})>"
     # Compute and memory
     FLOPS_UNKNOWN = (

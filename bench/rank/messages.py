@@ -79,7 +79,7 @@ class RankRefusal(OptionalPartsCode):
     )
     TOOL_NOT_STARTED = (
         "tool-not-started",
-        ("{program} cannot be started on host {host} ({why}): install the program there"),
+        "{program} cannot be started on host {host} ({why}): install the program there",
     )
     TWO_ENDS = (
         "two-ends",

@@ -12,7 +12,7 @@ class TuneError(Code):
     NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor, so omit it"
     NO_VALUES = (
         "no-values",
-        ("--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one value other than the default"),
+        "--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one value other than the default",
     )
     TWICE = "twice", "--try {name} is given twice: name all its values in one list"
     NOTHING_TO_TRY = "nothing-to-try", "nothing to vary: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
@@ -35,7 +35,7 @@ class DroppedCode(Code):
     FAILED = "failed", "failed: {why}"
     NO_TIME = (
         "no-time",
-        ("not tried: a launch takes {launch_s:time} here, and --budget {budget_s:time} allows no further launch"),
+        "not tried: a launch takes {launch_s:time} here, and --budget {budget_s:time} allows no further launch",
     )
 
 

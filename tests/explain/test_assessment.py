@@ -223,6 +223,9 @@ def test_two_ends_of_verbs_are_compared_with_the_nic_that_the_user_names() -> No
     assert (found.verdict, found.why.code) == (NORMAL, AssessmentCode.COMPARED_WITH_NIC)
     half = replace(ends, rows=(replace(row, algbw_bytes_per_s=11.5e9, busbw_bytes_per_s=11.5e9),))
     not_judged(assess(gathered(half, machine, pattern("pingpong"))), AssessmentCode.HOST_MEMORY_TOOL)
+    twice = replace(ends, rows=(replace(row, algbw_bytes_per_s=50e9, busbw_bytes_per_s=50e9),))
+    several = replace(machine, links=replace(nic, num_nics=8))  # one test uses one of them
+    assert assess(gathered(twice, several, pattern("pingpong"))).verdict != NORMAL
 
 
 def test_a_card_of_a_known_maker_is_not_compared_with_machines_of_another_maker() -> None:

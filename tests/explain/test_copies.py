@@ -159,6 +159,11 @@ def test_no_older_slot_explains_these_rates(copied: tuple[Matrix, ...]) -> None:
     assert assessed(*copied, gpu=RTX_3090).verdict == FAR_TOO_LOW
 
 
+@pytest.mark.parametrize("module", ["NVIDIA H100 80GB HBM3", "NVIDIA B200", "AMD Instinct MI300X"])
+def test_the_board_of_a_module_has_no_older_slots(module: str) -> None:
+    assert assessed(matrix("h2d", from_host(12.4)), gpu=module).verdict == FAR_TOO_LOW
+
+
 def test_copies_through_the_host_are_normal_if_the_slots_are_older() -> None:
     same_switch = {f"a{a}_{b}": 6.1 for a in range(4) for b in range(4) if a // 2 == b // 2 and a != b}
     detour = matrix("through_host", pairs(4, 8.6, **same_switch), None)

@@ -11,6 +11,7 @@ from bench.__main__ import main
 from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
 from bench.explain import crash_page
 from bench.explain.crash import Crash, crash_of
+from bench.explain.crash_messages import CrashCode
 from bench.logs.failure_events import EventReader
 from bench.logs.readers import _lines
 
@@ -233,3 +234,105 @@ def test_an_interrupted_job_lacks_no_rank(tmp_path: Path, capsys: pytest.Capture
     assert main(["explain", str(log), "--format", "json"]) == EXIT_VERDICT
     [crash] = json.loads(capsys.readouterr().out)["crashes"]
     assert crash["first"]["code"] == "interrupted" and crash["unknown"] == []
+
+
+REFUSED = (
+    "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 97 - Address family"
+)
+NEXT_RUN = "step 1 of the next run\n" * 500
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        ("2026-03-21 02:07:08 INFO worker-0 RuntimeError: CUDA error: an illegal memory access\n", "kernel-fault"),
+        ("2026-03-21 02:07:08 WARNING stderr CUDA error: an illegal memory access was encountered\n", "kernel-fault"),
+        ("2026-03-21 02:07:08 INFO worker-0 torch.OutOfMemoryError: CUDA out of memory.\n", "out-of-memory"),
+        (WARN + "Cuda failure 700 'an illegal memory access was encountered'\n", "cuda-failed"),
+        (WARN + "Cuda failure 1 'invalid argument'\n", "cuda-failed"),
+        (LIMIT.replace("TIME LIMIT", "PREEMPTION") + NEXT_RUN + KILLED.replace("Killed", "Bus error"), "crashed"),
+        ("[rank1]: Exception ignored in: <f>\n[rank0]: KeyError: 'a'\n[rank1]: AttributeError: b\n", "python-error"),
+        ("srun: error: task 2: Out Of Memory\n", "host-out-of-memory"),
+        ("RuntimeError: Address already in use\n", "port-in-use"),
+        ("[node1:12:0:12] x.c:139  Local protection on mlx5_0:1/IB (synd 0x4 vend 0x51)\n", "ucx-transfer-failed"),
+        ("[node1:12:0:12] x.c:139  Remote QP on mlx5_0:1/IB (synd 0x14 vend 0x89)\n", "ucx-transfer-failed"),
+        ("[node1:12:0:12] x.c:139  RNR retry count exceeded on mlx5_0:1/IB (synd 0x16)\n", "ucx-receiver-not-ready"),
+        ('Container c exceeded its local ephemeral storage limit "10Gi". \n', "pod-evicted"),
+        ('Usage of EmptyDir volume "dshm" exceeds the limit "8Gi". \n', "pod-evicted"),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 8Gi. \n", "pod-evicted"),
+        ("Preempted by a pod on node node7\n", "pod-evicted"),
+        ("The node had condition: [DiskPressure]. \n", "pod-evicted"),
+        ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
+        ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
+        ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
+    ],
+)
+def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
+    crash = crash_in(log)
+    assert crash is not None and crash.first.code == wanted
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        REFUSED + " not supported by protocol).\n",
+        WARN + "NET/IB : Got async event : SRQ limit reached\n",
+        WARN + "NET/IB : mlx5_0:1 Got async event : last WQE reached\n",
+        "5m  Normal  NodeNotReady  node/n1  Node n1 status is now: NodeNotReady\n",
+        "command terminated with exit code 1\n",
+        "RuntimeError: CUDA error: driver shutting down\n",
+        "nNodes 2 nranks 16\n",
+    ],
+)
+def test_a_usual_message_is_no_failure(log: str) -> None:
+    assert crash_in(log) is None
+
+
+def test_a_warning_hides_neither_a_failure_of_its_rank_nor_of_another() -> None:
+    warning = "[rank0]: 2026-03-21 02:07:08 | WARNING | trainer | CUDA out of memory. Tried to allocate 9 GiB\n"
+    for rank in (0, 3):
+        crash = crash_in(warning + f"[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried again\n")
+        assert crash is not None and (crash.first.code, crash.first.rank) == ("out-of-memory", rank)
+
+
+def test_an_ignored_exception_is_that_of_its_own_process() -> None:
+    crash = crash_in("[rank1]: Exception ignored in: <f>\n[rank0]: KeyError: 'a'\n[rank1]: AttributeError: b\n")
+    assert crash is not None and (crash.first.rank, crash.first.facts["error"]) == (0, "KeyError")
+
+
+def test_an_exception_without_a_rank_is_not_that_of_another_exceptions_rank() -> None:
+    crash = crash_in("ValueError: bad config\n[rank3]: RuntimeError: x\n")
+    assert crash is not None and crash.first.rank is None
+
+
+def test_two_groups_of_one_name_do_not_disagree() -> None:
+    def log(group: str, other: str) -> str:
+        lines = [TIMEOUT.format(rank=rank, operation=name) for rank, name in ((0, "ALLREDUCE"), (4, "ALLGATHER"))]
+        at = [
+            AT_WORK.replace("[PG {group} Rank {rank}]", own).format(rank=rank) for rank, own in ((0, group), (4, other))
+        ]
+        return "".join(lines + at)
+
+    pairs = (
+        ("[PG ID 1 PG GUID 9(mesh_tp) Rank 0]", "[PG ID 1 PG GUID 11(mesh_tp) Rank 0]"),
+        ("[PG ID 1 PG GUID 9(mesh_tp) Rank 0]", "[PG ID 1 PG GUID 11(mesh_tp) Rank 1]"),
+        ("[PG 1 (mesh_tp) Rank 0]", "[PG 1 (mesh_tp) Rank 0]"),
+    )
+    for pair in pairs:
+        crash = crash_in(log(*pair))
+        assert crash is not None and crash.first.code == "collective-timeout"
+    crash = crash_in(log("[PG ID 1 PG GUID 9(mesh_tp) Rank 0]", "[PG ID 1 PG GUID 9(mesh_tp) Rank 1]"))
+    assert crash is not None and crash.first.code == "recorded-mismatch"
+
+
+def test_only_the_gpu_of_the_report_fell_off_the_bus() -> None:
+    early = "Mar 21 02:07:08 node7 kernel: NVRM: GPU 0000:3b:00.0: RmInitAdapter failed!\n"
+    late = "Mar 21 09:07:08 node8 kernel: NVRM: GPU at PCI:0000:dc:00 has fallen off the bus\n"
+    crash = crash_in(early + NEXT_RUN + late)
+    assert crash is not None and (crash.first.facts["bus"], crash.first.host) == ("0000:dc:00", "node8")
+
+
+def test_a_lost_connection_without_two_ranks_does_not_speak_of_two_ranks() -> None:
+    crash = crash_in("x.RendezvousClosedError\n")
+    assert crash is not None and crash.first.code == "rendezvous-closed"
+    assert CrashCode.END_UNKNOWN not in [line.code for line in crash.unknown]

@@ -8,7 +8,7 @@ from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
 
 _SIGNS = (
     (
-        r"(?P<operation>[\w./-]+) \[missing ranks: (?P<ranks>\d[\d, ]*)\]",
+        r"(?<![\w./-])(?P<operation>[\w./-]{1,200}) \[missing ranks: (?P<ranks>\d[\d, ]*)\]",
         MessageKind(
             "stalled-ranks",
             Role.ABSENT,

@@ -18,7 +18,11 @@ _EVICTED = MessageKind(
 _SIGNS = (
     (r"(?P<reason>[Tt]he node was low on resource: [\w-]+)", _EVICTED),
     (r"(?P<reason>[Tt]he node had condition: \[\w+\])", _EVICTED),
-    (r"(?P<reason>(?:Pod|Container) .{0,100}local(?: ephemeral)? storage (?:usage|limit).{0,40}exceed.*)", _EVICTED),
+    (
+        r"(?P<reason>(?:Pod|Container) .{0,100}(?:storage (?:usage|limit).{0,40}exceed|exceeded its local ephemeral "
+        r"storage limit).*|Usage of EmptyDir volume .{1,100} exceeds.*)",
+        _EVICTED,
+    ),
     (r"(?P<reason>Preempted (?:by|in order to admit) .*)", _EVICTED),
     (
         r"\bReason:\s+OOMKilled|\bOOMKilled\b.*\bexit code:? 137",
@@ -40,6 +44,7 @@ _SIGNS = (
             0.85,
             "check that the node is up, and its kernel log",
             "kubectl describe node NODE",
+            advisory=True,  # nodes also print this when they start or are upgraded
         ),
     ),
 )
@@ -49,7 +54,17 @@ _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
 class PodEvents(SignFormat):
     """Yields one event for each line. An event of the cluster names its pod."""
 
-    hints = ("low on resource", "had condition", "torage usage", "torage limit", "Preempted", "OOMKilled", "Node")
+    hints = (
+        "low on resource",
+        "had condition",
+        "torage usage",
+        "torage limit",
+        "EmptyDir",
+        "Preempted",
+        "OOMKilled",
+        "NodeNotReady",
+        "Node is not ready",
+    )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
     def completed(self, event: Event, line: EventLine) -> Event:

@@ -25,7 +25,7 @@ MPI_ERROR = MessageKind(
     "correct this call; the error message names its arguments",
 )
 MPI_UNNAMED = MessageKind(
-    "mpi-error",
+    "mpi-error-unnamed",
     Role.NETWORK,
     "MPI reported an error and does not name its reason<: {error}>",
     0.5,
@@ -111,7 +111,7 @@ _ENDS = (
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)",
     r"has exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on\s+node (?P<host>\S+)",
     r"Process name: \[\S*[,@]\d+\]?,\s?(?P<rank>\d+)\].*?Exit code:\s+(?P<exit_code>-?\d+)",
-    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
+    r"srun: error: (?:(?P<host>[\w.-]+): )?tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
     r"|(?P<signal_name>[A-Z][A-Za-z ]+))",
     r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
@@ -128,6 +128,7 @@ _ENDS = (
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
+_PROBE = re.compile(r"\bcommand terminated with exit code")  # `kubectl exec`: scripts also use it to ask for a state
 # The patterns of the first and of the last line of messages with several lines.
 _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
 _WRAPPED_END = re.compile(
@@ -242,6 +243,8 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
         kind = _kind_of(name, signal, code, text)
+        if _PROBE.search(text) and kind is _ends.EXITED:
+            kind = replace(kind, advisory=True)
         if signal is None and code is not None:
             signal = _ends.signal_of_exit(code)
         facts: dict[str, Any] = {"signal": signal, "exit_code": code, "first_observed": "ranks" not in groups}

@@ -13,7 +13,7 @@ _UCX = (
 _PORTS = "ibstat; ibqueryerrors; ib_write_bw (server on one host, client with its name on the other)"
 _SIGNS = (
     (
-        _UCX + r".{0,80}(?:Transport|RNR) retry count exceeded on (?P<hca>\S+)",
+        _UCX + r".{0,80}Transport retry count exceeded on (?P<hca>\S+)",
         MessageKind(
             "ucx-retry-exceeded",
             Role.NETWORK,
@@ -25,7 +25,19 @@ _SIGNS = (
         ),
     ),
     (
-        _UCX + r".{0,80}(?P<error>Local protection|Remote access|Remote operation|Local QP operation|Local length)"
+        _UCX + r".{0,80}RNR retry count exceeded on (?P<hca>\S+)",
+        MessageKind(
+            "ucx-receiver-not-ready",
+            Role.NETWORK,
+            "over {hca}, the peer answered, but it did not accept the message of UCX: the peer hangs or is overloaded",
+            0.6,
+            "look at what the peer process does; look for an earlier end of another process",
+            "py-spy dump --pid PID",
+        ),
+    ),
+    (
+        _UCX + r".{0,80}(?P<error>Local protection|Remote access|Remote operation|Remote QP|Local QP operation|"
+        r"Local length)"
         r"(?: error)? on (?P<hca>\S+)",
         MessageKind(
             "ucx-transfer-failed",
@@ -100,7 +112,7 @@ _SIGNS = (
 class MpiNetwork(SignFormat):
     """Yields one event for each line."""
 
-    hints = ("retry count exceeded on", "error on mlx", "OFI ", "Flow control triggered", "btl_tcp", "connect() to ")
+    hints = ("retry count exceeded on", "(synd 0x", "OFI ", "Flow control triggered", "btl_tcp", "connect() to ")
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
 

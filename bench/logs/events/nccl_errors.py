@@ -14,7 +14,9 @@ from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign,
 _TESTS = r"(?P<host>[\w.-]+): Test (?:NCCL|RCCL|CUDA|HIP) failure (?P<place>\S+) '(?P<error>"
 _PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failure")
 _WATCHDOG = re.compile(r"\[Rank (?P<rank>\d{1,6})\] (?:NCCL watchdog|Process group watchdog|Watchdog) ")
-_MILD = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b")  # levels of a logger
+_MILD = re.compile(r"\b(?:WARNING|WARN)\b")  # levels of a logger
+_FATAL = ("kernel-fault", "gpu-broken")  # no program goes on after these errors
+_AT_EXIT = "driver shutting down"  # a destructor that runs after CUDA's own
 _DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
 _RESULTS = (
@@ -228,11 +230,12 @@ FORMAT = LibraryErrors
 
 
 def _of_rank(event: Event, line: EventLine) -> Event:
-    """Add the rank that torch's watchdog names, and mark an event that the program's logger calls a warning."""
+    """Add the rank that torch's watchdog names, and mark errors that the program's logger calls warnings."""
     rank = _WATCHDOG.search(line.text)
     if event.rank is None and rank is not None:
         event = replace(event, rank=int(rank["rank"]))
-    begin = line.raw.find(str(event.facts.get("error", ""))[:20])
-    if _MILD.search(line.raw[: max(begin, 0)]):
+    error = str(event.facts.get("error", ""))
+    is_mild = event.code not in _FATAL and _MILD.search(line.raw[: max(line.raw.find(error[:20]), 0)])
+    if is_mild or error.startswith(_AT_EXIT):
         event = replace(event, kind=replace(event.kind, advisory=True))
     return event

@@ -98,11 +98,12 @@ _SIGNS = (
     ),
     _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?async event\s?:? ?(?:on \S+ .*?: )?(?P<event>"
-        r"client reregistration|LID change|SM change|P_Key change|GID table change|port active).*",
+        r"client reregistration|LID change|SM change|P_Key change|GID table change|port active|SRQ limit|last WQE|"
+        r"send queue drained|communication established|path migrated).*",
         MessageKind(
             "ib-subnet-event",
             Role.STATE,
-            "the NIC<, {hca},> reported a change of the subnet, which is not an error: {event}",
+            "the NIC<, {hca},> reported an event that is not an error: {event}",
         ),
     ),
     _sign(
@@ -317,7 +318,8 @@ _SIGNS = (
         ),
     ),
     _sign(
-        r"Cuda failure '(?P<error>[^']*)'|(?:failed to peer with device|cudaIpc\w+ failed).{0,60}?:\s*(?P<detail>.*)",
+        r"Cuda failure (?:\d{1,5} )?'(?P<error>[^']*)'"
+        r"|(?:failed to peer with device|cudaIpc\w+ failed).{0,60}?:\s*(?P<detail>.*)",
         MessageKind(
             "cuda-failed",
             Role.CAUSE,

@@ -83,6 +83,7 @@ _MEANINGS = (
 )
 _IGNORED = "Exception ignored in"
 _LONGEST_TRACEBACK = 100
+_LONGEST_LABEL = 100
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes; the processes have their own events
@@ -96,20 +97,19 @@ class PythonErrors(EventFormat):
 
     def __init__(self) -> None:
         """Start with no ignored exception."""
-        self._ignored = 0  # the last line that begins the traceback of an exception that Python ignores
+        self._ignored: dict[str, int] = {}  # label of a process -> line at which Python began to ignore an exception
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield an event for the exception whose name begins the line."""
         if _IGNORED in line.text:
-            self._ignored = line.number
+            self._ignored[_label(line.text, line.text.index(_IGNORED))] = line.number
             return
         found = _RAISED.match(line.text)
         if found is None:
             return
-        if self._ignored:
-            ignored, self._ignored = line.number - self._ignored <= _LONGEST_TRACEBACK, 0
-            if ignored:
-                return
+        ignored = self._ignored.pop(_label(line.text, found.start("error")), None)
+        if ignored is not None and line.number - ignored <= _LONGEST_TRACEBACK:
+            return
         name = found["error"].rpartition(".")[2]
         if found["error"] == "Error" or name in _INPUT_ENDED or name in _REPORTS:
             return
@@ -122,3 +122,8 @@ class PythonErrors(EventFormat):
 
 
 FORMAT = PythonErrors
+
+
+def _label(text: str, end: int) -> str:
+    """Return what a launcher printed before a message to name its process: `[rank3]:`, `worker-1:` or nothing."""
+    return text[:end].strip()[:_LONGEST_LABEL]

@@ -27,7 +27,7 @@ _SIGNS = (
             "the node had too little memory, so Ray ended a worker",
             0.95,
             "give the job more memory, or lower the number of workers of a node",
-            "RAY_memory_monitor_refresh_ms=0 turns Ray's memory monitor off",
+            "ray memory; free -g",
         ),
     ),
 )

@@ -156,8 +156,9 @@ _SIGNS = (
         ),
     ),
     (
-        r"client socket has (?:timed out after (?P<seconds>\d+)s?|failed) .*?connect\w* to "
-        r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))",
+        # Without parentheses, "failed to connect to" is a warning about one of several addresses (errno 97, 99, 101).
+        r"client socket has (?:timed out after (?P<seconds>\d+)s? .*?connect\w* to "
+        r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))|failed .*?connect\w* to \((?P<peer_3>[^)]*)\))",
         MessageKind(
             "store-unreachable",
             Role.NETWORK,
@@ -168,7 +169,8 @@ _SIGNS = (
         ),
     ),
     (
-        r"address already in use|EADDRINUSE|Errno 98\] Address|failed to listen on any local network address",
+        r"address already in use|Error: Address already in use|EADDRINUSE|"
+        r"Errno 98\] Address|failed to listen on any local network address",
         MessageKind(
             "port-in-use",
             Role.CAUSE,
@@ -227,6 +229,7 @@ class TorchWatchdog(SignFormat):
         if group is not None:
             rank = int(group["rank"]) if rank is None else rank
             facts["group_rank"] = int(group["rank"])
+            facts |= {"guid": group["guid"]} if group["guid"] else {}
         label = _GLOBAL_RANK.search(line.text)
         if rank is None or group is not None:
             plain = re.search(r"\[Rank (\d{1,6})\]", line.text)

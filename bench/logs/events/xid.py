@@ -16,7 +16,8 @@ _XID = re.compile(
     r".*?(?P<message>, .*|$)"
 )
 _FALLEN = re.compile(r"NVRM: .*?\bfallen off the bus\b")
-_GPU = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F:]{5}(?:\.\d)?)")
+_GPU = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F:]{5}(?:\.\d)?)")
+_LONGEST_REPORT = 3  # lines from the one that names the GPU to the one that says what happened
 _BEFORE = re.compile(r"caused by previous Xid (?P<xid>\d{1,4})")
 _HOST = re.compile(
     r"(?:^|[\s:])[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
@@ -100,7 +101,7 @@ class XidErrors(EventFormat):
 
     def __init__(self) -> None:
         """Start with no GPU."""
-        self._gpu: tuple[str, str | None] | None = None
+        self._gpu: tuple[str, str | None, int] | None = None
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of a line."""
@@ -120,10 +121,10 @@ class XidErrors(EventFormat):
     def _fallen(self, line: EventLine) -> Iterator[Event]:
         named = _GPU.search(line.raw)
         if named is not None:
-            self._gpu = named["bus"], _host(line.raw[: named.start() + 1])
+            self._gpu = named["bus"], _host(line.raw[: named.start() + 1]), line.number
         fallen = _FALLEN.search(line.raw)
-        if fallen is not None and self._gpu is not None:
-            (bus, host), self._gpu = self._gpu, None
+        if fallen is not None and self._gpu is not None and line.number - self._gpu[2] < _LONGEST_REPORT:
+            (bus, host, _), self._gpu = self._gpu, None
             facts = {"xid": _OFF_BUS, "bus": bus}
             yield event_of(_FELL_OFF, line, host=host, facts=facts, printed=fallen[0])
 
