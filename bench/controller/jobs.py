@@ -53,7 +53,7 @@ class LocalMachine:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster, and what this machine knows for it: the patterns, launchers and tools for jobs on the cluster."""
+    """A cluster, and the patterns, launchers and tools that this machine has for jobs on the cluster."""
 
     cluster: Cluster
     machine: LocalMachine

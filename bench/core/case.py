@@ -497,7 +497,7 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
 def _compared() -> Iterator[ReportedFact]:
     """Yield the facts that must be equal in two rows before the rows are compared.
 
-    These facts are the reported facts, and all factors that are not declared comparable.
+    These facts are all factors that are not declared comparable, and the facts that ranks report.
     """
     for each in FACTORS:
         if not each.comparable:

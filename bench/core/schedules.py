@@ -183,7 +183,7 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 def _zigzag(size: int) -> list[int]:
     """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
 
-    A path that begins at another member adds this member's number to each element. If every member has such a path and
+    To begin the path at member m, add m to each element. If every member has such a path and
     the path's mirror image, the paths together use each link of a mesh equally often (E. J. Williams, Experimental
     designs balanced for the estimation of residual effects, 1949).
     """

@@ -30,7 +30,7 @@ class Pace:
         self._left: dict[str, int] = {}
 
     def begin_row(self, num_copies: int) -> None:
-        """Begin a row in which this rank has this many concurrent copies. All ranks call this method."""
+        """Begin a row with the given number of concurrent copies on this rank. All ranks call this method."""
         counts: dict[str, int] = {}
         for host, count in self._channel.share((self._host, num_copies)):
             counts[host] = counts.get(host, 0) + count

@@ -1,6 +1,6 @@
 """Share code between the readers of tools with small outputs.
 
-Such a reader has only one open run at a time, and its results are named figures.
+Each result of such a tool is a figure with a name, and not a row of a size. A reader has one open run at a time.
 
 The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
 """

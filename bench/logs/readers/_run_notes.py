@@ -41,7 +41,7 @@ class RunNotes:
         self.add_failure(line, code, **facts)
 
     def lose(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a lost part of the log, both to the remarks and to the reasons for the run's status."""
+        """Record that a part of the log is lost, as a remark and as a reason for the run's status."""
         self.remark(line, code, **facts)
         self.add_cut(line, code, **facts)
 
@@ -51,7 +51,7 @@ class RunNotes:
             self.failures.append(_reason(line, code, facts))
 
     def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a lost part of the log to the reasons for the run's status, but not to the remarks."""
+        """Record that a part of the log is lost, only as a reason for the run's status."""
         if len(self.cuts) < self.most_reasons:
             self.cuts.append(_reason(line, code, facts))
 

@@ -186,7 +186,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return torch.distributed.batch_isend_irecv for metered groups, too.
+    """Return a version of torch.distributed.batch_isend_irecv that also works for groups with clocks.
 
     Between two GPUs, messages in both directions must be one call of NCCL. torch makes one call only for process groups
     of its own class. For other classes, torch makes one call for each message.
