@@ -445,7 +445,7 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
     """
     stops: dict[tuple[str, bool], int] = {}
     for event in events:
-        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED):
+        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED, _ends.AGENT_ENDED):
             key = (event.source, event.kind in _ends.STOPS)
             stops[key] = min(event.line, stops.get(key, event.line))
     follows = set()
