@@ -473,7 +473,7 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
             ends = _DEATHS if from_outside else (_ends.KILLED.code,)
             if event.code in ends and stop is not None and _is_soon_after(event, stop):
                 follows.add(id(event))
-        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED):
+        if event.kind in (*_ends.STOPS, _ends.STEP_ENDED, _ends.AGENT_ENDED):
             last[event.source, event.kind in _ends.STOPS] = event
     return follows
 

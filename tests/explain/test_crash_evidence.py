@@ -48,6 +48,15 @@ TABLE = (
 RAYLET = (
     "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker IP address: "
 )
+BEATS = (
+    "(raylet) The node with node id: 0f21 and address: {0} and node name: {0} has been marked dead because the "
+    "detector has missed too many heartbeats from it. This can happen when a raylet crashes\n"
+)
+TOLD = (
+    "W0321 02:07:08.4 90 torch/distributed/elastic/agent/server/api.py:719] Received {} death signal, shutting "
+    "down workers\n"
+)
+CHILD = "E0321 02:07:40.4 90 api.py:869] failed (exitcode: {}) local_rank: 0 (pid: 91) of binary: /usr/bin/python3\n"
 EXIT = "[ERROR] [launch.py:321:sigkill_handler] ['python', '--local_rank=3'] exits with return code = "
 
 # A log -> the code, the rank and the host of the likeliest cause
@@ -114,6 +123,42 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
         None,
         None,
     ),
+    "Error pod job-worker-1 container main exitCode: 1 terminated message: \n": ("exited", None, "job-worker-1"),
+    BEATS.format("10.0.0.7"): ("node-lost", None, "10.0.0.7"),
+    BEATS.format("10.0.0.7").replace("address", "ip") + RAYLET + "10.0.0.2 Worker port: 1 Worker PID: 77\n": (
+        "node-lost",
+        None,
+        "10.0.0.7",
+    ),
+    "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n": ("crashed", 2, None),
+    "ERROR:composer.cli.launcher:Global rank 3 (PID 77) exited with code -9\n": ("killed", 3, None),
+    "[03-21 02:07:08] Rank 1 scheduler is dead. Please check if there are relevant logs.\n[03-21 02:07:09] Exit code: "
+    "-9\n": ("killed", 1, None),
+    # torch's number of a process is no rank
+    "x.ProcessExitedException: process 3 terminated with signal SIGBUS\n": ("crashed", None, None),
+    # what torchrun is told is no fault of a rank; a user's Ctrl-C is known, and a rank's own failure counts more
+    TOLD.format(2) + "KeyboardInterrupt\n" + CHILD.format(-9): ("interrupted", None, None),
+    TOLD.format(15): ("step-cancelled", None, None),
+    TOLD.format(1) + CHILD.format(-9): ("step-cancelled", None, None),
+    TOLD.format(15) + CHILD.format(-11): ("crashed", None, None),
+    TOLD.format(15) + TIMEOUT.format(rank=2, operation="ALLREDUCE"): ("collective-timeout", 2, None),
+    # libraries
+    "Abort(1094799) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init_thread: Other MPI error, error stack:\n"
+    "MPIDI_NM_mpi_init_hook(719): OFI addrinfo() failed (ofi_init.h:719:MPIDI_NM_mpi_init_hook:No data available)\n": (
+        "ofi-failed",
+        None,
+        None,
+    ),
+    "libfabric:1:2::efa:cq:efa_rdm_txe_handle_error():7<warn> err: 5, message: Unresponsive remote My EFA addr: "
+    "fi_addr_efa://[fe80::1]:0:1 My host id: i-0a Peer EFA addr: fi_addr_efa://[fe80::2]:0 Peer host id: i-0b (7)\n": (
+        "ofi-failed",
+        None,
+        None,
+    ),
+    "INTERNAL: xla/nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled "
+    "system error (run with NCCL_DEBUG=INFO for details).\n": ("system-call-failed", None, None),
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 802 'system not yet "
+    "initialized'\n": ("fabric-not-ready", None, None),
     # Python
     "x.RendezvousConnectionError: The connection to the C10d store has failed.\n": ("store-unreachable", None, None),
     "x.RendezvousTimeoutError\n": ("ranks-did-not-start", None, None),
@@ -159,6 +204,11 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     "due to a collective timeout from  rank 13 and we will try our best to dump the debug info. Last enqueued NCCL "
     "work: 1261, last completed NCCL work: 1259.\n": ("timeout-elsewhere", 13, None),
 }
+STALLED = (
+    "[2026-03-21 02:07:08.1: W stall_inspector.cc:107] One or more tensors were submitted by subset of ranks\n"
+    "Missing ranks:\n0: [HorovodAllreduce_a_0, HorovodAllreduce_b_0]\n4: [HorovodAllreduce_a_0]\n"
+)
+XID = "kernel: NVRM: Xid (PCI:0000:01:00): 144, {}\n"
 HEALTHY = (
     WARN + "Failed to open libibverbs.so[.1]\nnode1:9:9 [0] NCCL INFO Using network Socket\n",
     WARN + "NET/IB : Got async event : client reregistration\n",
@@ -170,7 +220,31 @@ HEALTHY = (
     "Exception ignored in: <function f at 0x7f>\nTraceback (most recent call last):\nAssertionError: a child process\n",
     "[node1][[1,1],2][btl_tcp.c:1:f] remote peer unexpectedly closed connection while I was waiting\n",
     "HorovodAllreduce_acc_0 [missing ranks: 0, 4]\nEpoch 2\n",
+    STALLED + "Epoch 2\n",
+    XID.format("SAW_MVB Nonfatal XC0 i0 Link 0 (0x1 0x8)"),
 )
+
+
+def test_a_table_of_missing_ranks_names_all_of_them_beside_a_failure() -> None:
+    for label in ("", "[1]<stderr>:", "[1,0]<stderr>:", "[0] "):
+        text = "".join(f"{label}{line}\n" for line in STALLED.splitlines())
+        crash = crash_in(text + "Epoch 2\n", failed=True)
+        assert crash is not None and (crash.first.code, crash.first.rank) == ("stalled-ranks", None)
+        assert crash.absent == (0, 4) and crash.first.operation == "HorovodAllreduce_a_0"
+
+
+def test_a_driver_that_calls_an_error_nonfatal_is_believed_unless_the_run_failed() -> None:
+    crash = crash_in(XID.format("SAW_MVB Nonfatal XC0"), failed=True)
+    assert crash is not None and crash.first.code == "xid-144" and "nonfatal" in " ".join(crash_page.text(crash))
+    fatal = crash_in(XID.format("SAW_MVB Fatal XC0"))
+    assert fatal is not None and fatal.reasons[0].weight > 0.8
+
+
+def test_a_rank_whose_watchdog_reports_an_error_or_a_timeout_is_not_called_failed() -> None:
+    crash = crash_in(AT_WORK.format(rank=4, group="0 (default_pg)"))
+    assert crash is not None and crash.first.rank == 4
+    text = " ".join(" ".join(crash_page.text(crash)).split())
+    assert "waited for other ranks, or an error ended it" in text and "rank 4 failed" not in text
 
 
 def crash_in(text: str, failed: bool = False) -> Crash | None:

@@ -68,6 +68,14 @@ CANCELLED = MessageKind(
     "look at the scheduler's record of this job",
     "sacct -j JOB -o State,Reason,ExitCode,Comment",
 )
+AGENT_ENDED = MessageKind(
+    STEP_ENDED.code,
+    Role.WAITED,
+    "torchrun was told to end (signal {signal}): a user or the scheduler ended the job, or a process failed elsewhere",
+    0.3,
+    "look at what ended the job: the scheduler's record, the terminal, and the logs of the job's other programs",
+    "sacct -j JOB -o State,Reason,ExitCode,Comment",
+)
 STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED)  # the processes that end later did not cause the failure
 
 _NAMES = {

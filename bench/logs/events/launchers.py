@@ -114,6 +114,11 @@ _ENDS = (
     r"srun: error: (?:(?P<host>[\w.-]+): )?tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
     r"|(?P<signal_name>[A-Z][A-Za-z ]+))",
     r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
+    r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit|exited with) code "  # composer
+    r"(?P<exit_code>-?\d+)",
+    r"Rank (?P<rank>\d+) scheduler is dead.*?Exit code: (?P<exit_code>-?\d+)",  # SGLang
+    r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
+    r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
     r"(?P<signal>\d+)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
@@ -130,7 +135,7 @@ _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
 _PROBE = re.compile(r"\bcommand terminated with exit code")  # `kubectl exec`: scripts also use it to ask for a state
 # The patterns of the first and of the last line of messages with several lines.
-_WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
+_WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT|Rank \d+ scheduler is dead")
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )
@@ -178,6 +183,10 @@ class LauncherReports(EventFormat):
         "srun: error",
         "died from signal",
         "exited with code",
+        "crashed with exit code",
+        "scheduler is dead",
+        "terminated with signal",
+        "exitCode:",
         "RUNNING AT",
         "Signal: ",
         "Caught signal",

@@ -59,7 +59,18 @@ _SIGNS = (
         ),
     ),
     (
-        r"OFI (?P<call>\w[\w ]{0,40}) failed \((?:[\w.]+:\d+:\w+:)?(?P<error>[^)]*)\)",
+        r"OFI (?P<call>\w+)(?:\(\))? failed \((?:[\w.]+:\d+:\w*init\w*:)(?P<error>No data available)\)",
+        MessageKind(
+            "ofi-failed",
+            Role.CAUSE,
+            "MPI did not start, because libfabric has no provider that fits ({call}: {error})",
+            0.85,
+            "check the variables that name a provider or an interface, and the providers of this node",
+            "fi_info; env | grep -E '^FI_|^I_MPI_OFI|^I_MPI_FABRICS'",
+        ),
+    ),
+    (
+        r"OFI (?P<call>\w[\w ]{0,40}(?:\(\))?) failed \((?:[\w.]+:\d+:\w+:)?(?P<error>[^)]*)\)",
         MessageKind(
             "ofi-failed",
             Role.NETWORK,
@@ -67,6 +78,18 @@ _SIGNS = (
             0.7,
             "look for an earlier end of another process, then check the NICs of this node",
             "FI_LOG_LEVEL=warn; fi_info",
+        ),
+    ),
+    (
+        r"efa:\w+:\w+\(\):\d+<warn> err: \d+, message: (?P<error>.{1,80}?) My EFA addr: .*? "
+        r"Peer host id: (?P<peer>[\w-]+)",
+        MessageKind(
+            "ofi-failed",
+            Role.NETWORK,
+            "a transfer over EFA to host {peer} failed: {error}",
+            0.65,
+            "look for an earlier end of a process on that host, then check both hosts' EFA devices",
+            "FI_LOG_LEVEL=warn; fi_info -p efa",
         ),
     ),
     (
@@ -112,7 +135,15 @@ _SIGNS = (
 class MpiNetwork(SignFormat):
     """Yields one event for each line."""
 
-    hints = ("retry count exceeded on", "(synd 0x", "OFI ", "Flow control triggered", "btl_tcp", "connect() to ")
+    hints = (
+        "retry count exceeded on",
+        "(synd 0x",
+        "OFI ",
+        "efa:",
+        "Flow control triggered",
+        "btl_tcp",
+        "connect() to ",
+    )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
 

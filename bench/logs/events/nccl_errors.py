@@ -165,6 +165,7 @@ class LibraryErrors(SignFormat):
     hints = (
         "Test ",
         "NCCL error",
+        "NCCL operation",
         "ncclSystem",
         "ncclUnhandled",
         "ncclInternal",
@@ -192,7 +193,9 @@ class LibraryErrors(SignFormat):
         ),
         Sign(re.compile(r"(?:CUDA|HIP) error: (?P<error>.{0,120})"), _CUDA_FAILED),
         *(
-            Sign(re.compile(r"(?:NCCL error|NCCL Error|\bnccl)\b.{0,300}?(?P<error>" + words + r")"), kind)
+            Sign(
+                re.compile(r"(?:NCCL error|NCCL Error|NCCL operation|\bnccl)\b.{0,300}?(?P<error>" + words + r")"), kind
+            )
             for words, kind in _RESULTS
         ),
         *(Sign(re.compile(r"^(?:\[rank\d+\]:\s*)?(?P<error>" + words + r"):"), kind) for words, kind in _RESULTS),

@@ -284,7 +284,7 @@ _SIGNS = (
         ),
     ),
     _sign(
-        r"Failed to bind NVLink SHARP|NVLS.{0,80}(?:failed|CUDA error)|Cuda failure (?:401\b|"
+        r"Failed to bind NVLink SHARP|NVLS.{0,80}(?:failed|CUDA error)|Cuda failure (?:401\b|802\b|"
         r"'system not yet init)",
         MessageKind(
             "fabric-not-ready",

@@ -1,4 +1,4 @@
-"""Read Ray's reports of lost worker processes."""
+"""Read Ray's reports of lost worker processes and nodes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ _SIGNS = (
         ),
     ),
     (
+        r"node with node id: \S+ and (?:address|ip): (?P<host>[\w.:-]+?),? .*?"
+        r"marked dead because the detector has missed too many heartbeats",
+        MessageKind(
+            "node-lost",
+            Role.NETWORK,
+            "Ray got no heartbeats of a node<, {host}>: the node or its raylet ended or hung, or the network failed",
+            0.6,
+            "check that the node is up, its kernel log, and its raylet's log",
+            "ls /tmp/ray/session_latest/logs/raylet.*; dmesg -T | grep -iE 'killed process|out of memory'",
+        ),
+    ),
+    (
         r"Workers? .{0,200}killed due to memory pressure|[Tt]ask was killed due to the node running low on memory",
         MessageKind(
             "host-out-of-memory",
@@ -36,7 +48,7 @@ _SIGNS = (
 class Ray(SignFormat):
     """Yields one event for each line."""
 
-    hints = ("worker died or was killed", "memory pressure", "running low on memory")
+    hints = ("worker died or was killed", "memory pressure", "missed too many heartbeats", "running low on memory")
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
 

@@ -16,6 +16,7 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, event_of
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<exit_code>-?\d{1,6})\) local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,10})\)"
 )
+_TOLD = re.compile(r"Received (?P<signal>\d{1,2}) death signal, shutting down workers")
 _BEGIN = re.compile(r"Root Cause \(first observed failure\)|^Failures:|^Other Failures:")
 _FIELD = re.compile(r"^(?P<name>time|host|rank|exitcode|error_file|traceback|msg|message)\s*: ?(?P<value>.*)")
 _RANK = re.compile(r"(\d{1,7})(?: \(local_rank: (\d{1,6})\))?")
@@ -26,7 +27,7 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 class ElasticReport(EventFormat):
     """Yields one event for each worker in the table or, without a table, for the log line."""
 
-    hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
+    hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:", "death signal, ")
 
     def __init__(self) -> None:
         """Start with no open table."""
@@ -36,12 +37,18 @@ class ElasticReport(EventFormat):
         self._line: EventLine | None = None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of a worker whose entry ends with this line."""
+        """Yield the event of a worker whose entry ends with this line, or of a signal to torchrun itself."""
         failed = _FAILED.search(line.text)
         if failed is not None:
             code = int(failed["exit_code"])
             facts = {"exit_code": code, "signal": _ends.signal_of_exit(code), "local_rank": int(failed["local_rank"])}
             yield event_of(_ends.by_exit_code(code), line, pid=int(failed["pid"]), facts=facts | {"by_agent": True})
+            return
+        told = _TOLD.search(line.text)
+        if told is not None:
+            signal = int(told["signal"])
+            kind = _ends.INTERRUPTED if signal == _ends.signal_of("SIGINT") else _ends.AGENT_ENDED
+            yield event_of(kind, line, facts={"signal": signal})
             return
         begin = _BEGIN.search(line.text)
         if begin is not None:

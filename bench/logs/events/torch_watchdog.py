@@ -44,7 +44,12 @@ TIMED_OUT_ELSEWHERE = MessageKind(
     TIMED_OUT.command,
 )
 STATUS_AT = MessageKind(
-    "work-status-at-failure", Role.WAITED, "rank {rank} failed at work {seq}", 0.4, TIMED_OUT.step, TIMED_OUT.command
+    "work-status-at-failure",
+    Role.WAITED,
+    "rank {rank} did not complete work {seq}: it waited for other ranks, or an error ended it",
+    0.4,
+    TIMED_OUT.step,
+    TIMED_OUT.command,
 )
 MISMATCH = MessageKind(
     "collective-mismatch",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
@@ -79,8 +80,10 @@ _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
 }
 # fmt: on
 _CONSEQUENCES = (45, 154)
+_NONFATAL = re.compile(r"\bNon-?fatal\b", re.IGNORECASE)  # Xid 144 to 150 state how severe they are
 _OFF_BUS = 79
 _FELL_OFF = MessageKind("xid-79", Role.CAUSE, "GPU {bus}: " + _CATALOGUE[_OFF_BUS][0], 1.0, *_CATALOGUE[_OFF_BUS][2:])
+_MILD = "Xid {xid} of GPU {bus}: an error that the driver calls nonfatal"
 _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID catalogue", _TEST)
 
 
@@ -113,7 +116,10 @@ class XidErrors(EventFormat):
         facts = {"xid": xid, "bus": found["bus"], "message": found["message"].lstrip(", ")}
         pid = int(found["pid"]) if found["pid"] else None
         fields: dict[str, Any] = {"host": _host(line.raw[: found.start() + 1]), "pid": pid, "printed": found[0]}
-        yield event_of(kind_of(xid), line, facts=facts, **fields)
+        kind = kind_of(xid)
+        if _NONFATAL.search(found["message"]):
+            kind = replace(kind, what=_MILD, weight=0.3, advisory=True)
+        yield event_of(kind, line, facts=facts, **fields)
         earlier = _BEFORE.search(found["message"])
         if earlier is not None:
             yield event_of(kind_of(int(earlier["xid"])), line, facts=facts | {"xid": int(earlier["xid"])}, **fields)
