@@ -167,6 +167,15 @@ def test_one_host_of_a_long_list_is_no_node_count() -> None:
     assert gathered(many, machine_of(None), pattern("allreduce"), num_nodes=9).num_nodes == 9
 
 
+@pytest.mark.parametrize(("num_ranks", "nodes"), [(8, 1), (16, None)])
+def test_a_list_of_ranks_that_was_cut_may_name_one_host_of_several(num_ranks: int, nodes: int | None) -> None:
+    """The reader leaves the number of nodes open if the list lacks ranks."""
+    cut = replace(a_run(40.0, num_ranks, 1), num_nodes=None)
+    assert gathered(cut, machine_of(None), pattern("allreduce")).num_nodes == nodes
+    whole = a_run(40.0, num_ranks, 1)
+    assert gathered(whole, machine_of(None), pattern("allreduce")).num_nodes == 1
+
+
 @pytest.mark.parametrize(
     ("hosts", "ranks", "may_be"),
     [

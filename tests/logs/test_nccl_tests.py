@@ -317,6 +317,33 @@ def test_the_last_listed_rank_counts_if_the_rows_agree() -> None:
     assert only_remark(other, "ranks-unknown").facts == {"last": 4095, "by_rows": 8}
 
 
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather"])
+@pytest.mark.parametrize(
+    "named", ["", "# Collective test starting: {}\n", "mpirun -np 16 ./{} -b 1K -e 1G -f 64 -g 1\n"]
+)
+def test_a_list_of_ranks_that_was_cut_is_no_contradiction(pattern: str, named: str) -> None:
+    program = {"allreduce": "all_reduce_perf", "allgather": "all_gather_perf"}[pattern]
+    table = rows(pattern, 16)
+    text = named.format(program) + "\n".join([*banner(2), TITLE, *table, *footer(table)])
+    run = only(text)
+    assert (run.pattern, run.num_ranks, run.num_nodes, run.status) == (pattern, 16, None, OK)
+    assert only_remark(run, "ranks-disagree").facts == {"listed": 2, "by_rows": 16}
+    assert "rows-of-another-test" not in codes(run)
+
+
+def test_a_list_of_ranks_that_was_cut_leaves_the_number_open_if_several_fit() -> None:
+    table = rows("allreduce", 500)[:3]  # too few digits for one number
+    run = only("\n".join(["# Collective test starting: all_reduce_perf", *banner(2), TITLE, *table, *footer(table)]))
+    assert (run.pattern, run.num_ranks, run.num_nodes) == ("allreduce", None, None)
+    assert "rows-of-another-test" not in codes(run)
+
+
+def test_more_listed_ranks_than_the_rows_have_stay_a_contradiction() -> None:
+    run = only("\n".join(["# Collective test starting: all_reduce_perf", *banner(8), TITLE, *rows("allreduce", 4)]))
+    assert run.num_ranks == 8
+    assert {"ranks-disagree", "rows-of-another-test"} <= set(codes(run))
+
+
 def test_groups_that_run_at_the_same_time_are_separated() -> None:
     """With NCCL_TESTS_SPLIT="MOD 2" ranks are numbered through, and the rows are of one group."""
     table = rows("allreduce", 4)

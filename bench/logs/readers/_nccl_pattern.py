@@ -236,3 +236,10 @@ def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
     fewest = math.ceil(2 / (2 - seen.low) - 1e-9)
     most = math.floor(2 / (2 - seen.high) + 1e-9)
     return fewest if fewest == most and 1 <= fewest < _MOST_RANKS else None
+
+
+def more_ranks(pattern: str, seen: PatternEvidence, ranks: int) -> bool:
+    """Check whether the rows exclude every number of ranks up to `ranks`, but not every larger number."""
+    if pattern in _COUNT_IS_A_PART:
+        return seen.part is not None and seen.part > ranks
+    return pattern in _TWICE and seen.ratio_known and factor(pattern, ranks) < seen.low < 2

@@ -17,6 +17,7 @@ from bench.logs.readers._nccl_pattern import (
     evidence,
     fits,
     guess,
+    more_ranks,
     of_others_alone,
     ranks_of,
 )
@@ -102,6 +103,7 @@ class OpenRun(RunNotes):
             self.add_failure(line, NcclCode.WRONG_ELEMENTS, num_wrong=num_wrong, placement=placement)
         listed, complete = self._listed_ranks()
         seen = evidence(self.rows, *self.checked)
+        complete = complete and not self._is_cut_list(seen, listed)
         pattern = self._pattern(seen, listed if complete else None)
         ranks = self._num_ranks(pattern, seen, listed, complete)
         if ranks == 1 and not self.mixed:
@@ -175,6 +177,21 @@ class OpenRun(RunNotes):
             self.remark(None, NcclCode.GROUPS, num=len(groups))
         return len(self._of_first_group()), True
 
+    def _is_cut_list(self, seen: PatternEvidence | None, listed: int | None) -> bool:
+        """Check whether the rows are from more ranks than the log lists, because somebody cut the list.
+
+        The ratios of the rows exclude the number of listed ranks. They fit the named test on more ranks, or, without a
+        named test, only one test on more ranks.
+        """
+        groups = {group for group, _, _ in self.ranks.values()}
+        if seen is None or not listed or len(groups) > 1:
+            return False
+        names = [each.pattern for each in (self.named, self.command) if each is not None and each.pattern]
+        pattern = names[0] if names else guess(seen, None, self.title)
+        if pattern is None or fits(pattern, seen, listed) or not fits(pattern, seen, None):
+            return False
+        return more_ranks(pattern, seen, listed)
+
     def _of_first_group(self) -> list[str]:
         """Return the host of each rank of the first group."""
         first = self.ranks[min(self.ranks)][0]
@@ -212,7 +229,10 @@ class OpenRun(RunNotes):
             self.remark(None, NcclCode.RANKS_UNKNOWN, last=listed - 1, by_rows=by_rows)
             return None
         if by_rows:
-            self.remark(None, NcclCode.RANKS_BY_ROWS, ranks=by_rows)
+            if self.ranks and len(self.ranks) == listed:
+                self.remark(self.rows[0].line, NcclCode.RANKS_DISAGREE, listed=listed, by_rows=by_rows)
+            else:
+                self.remark(None, NcclCode.RANKS_BY_ROWS, ranks=by_rows)
             return by_rows
         if listed and pattern and (seen is None or fits(pattern, seen, listed)):
             self.remark(None, NcclCode.RANKS_BY_LAST, ranks=listed)
