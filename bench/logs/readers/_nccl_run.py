@@ -26,6 +26,8 @@ from bench.logs.readers._run_notes import RunNotes
 
 _AVERAGE_DIGITS = 2e-5  # relative rounding error of %g
 _MOST_NAMED = 5  # a remark names at most this many sizes
+# the words in headers of nccl-tests before 2019, and later words for the same columns
+WORDS_OF_2018 = {"bytes": "size", "N": "count_of_2018", "op": "redop", "res": "error", "delta": "error"}
 _PLACEMENTS = ("out of place", "in place")
 LONGEST_PIECE = 400  # characters in a row or a part of a row, at most
 _MOST_PIECES = 12
@@ -72,9 +74,12 @@ class OpenRun(RunNotes):
 
     def entitle(self, words: tuple[str, ...]) -> None:
         """Apply a header to the following rows."""
+        words = tuple(WORDS_OF_2018.get(word, word) for word in words)
         self.title = words
         times = words.count("time") + words.count("cputime")
-        self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
+        self.shape = RowLayout(
+            times, 8 if "i_min" in words else 4, "root" in words, "error" in words, "count_of_2018" in words
+        )
 
     def add(self, fields: Fields, line: int) -> None:
         """Add both halves of a row. The first half is out of place, and the second half is in place."""
@@ -102,7 +107,8 @@ class OpenRun(RunNotes):
             line, num_wrong, placement = self.first_wrong
             self.add_failure(line, NcclCode.WRONG_ELEMENTS, num_wrong=num_wrong, placement=placement)
         listed, complete = self._listed_ranks()
-        seen = evidence(self.rows, *self.checked)
+        checked_out, checked_in = self.checked
+        seen = evidence(self.rows, checked_out, checked_in, self.shape.half_digit_s)
         complete = complete and not self._is_cut_list(seen, listed)
         pattern = self._pattern(seen, listed if complete else None)
         ranks = self._num_ranks(pattern, seen, listed, complete)
@@ -294,7 +300,7 @@ class OpenRun(RunNotes):
             return
         share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
-        for index, code in doubts(self.rows, share, timed):
+        for index, code in doubts(self.rows, share, timed, self.shape.half_digit_s):
             row, reason = self.rows[index], Coded.of(code)
             self.remark(row.line, NcclCode.ROW_CONTRADICTS, reason=reason.text, reason_code=str(code))
             self.rows[index] = replace(row, contradicts=reason)
