@@ -12,7 +12,7 @@ from bench.core.codes import Coded
 from bench.core.links import Bound, Limit, NodeLinks
 from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
-from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
+from bench.explain.evidence import NIC_RATES, SLOW_NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
 from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by_fit, nic_words, of_any_machine
 from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.own_source import others_of_each_machine, own_references
@@ -442,6 +442,10 @@ def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     largest = max((row.payload_bytes or 0 for row in evidence.rows), default=0)
     if (nic is None or rate < _NORMAL_OF_NIC * nic) and 0 < largest < _LEAST_OF_NIC:
         return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_NIC, rate=rate, largest_bytes=largest)
+    slow = next((slow for slow in SLOW_NIC_RATES if _NORMAL_OF_NIC * slow <= rate <= slow), None)
+    if slow is not None:
+        facts = {"rate": rate, "share": rate / slow, "nic_rate": slow, "nic_gbit_per_s": slow * 8e-9}
+        return Assessment(ResultVerdict.NORMAL_IF, Coded.of(AssessmentCode.NORMAL_WITH_SLOW_NIC, **facts))
     if nic is None or rate < _NORMAL_OF_NIC * nic:
         return not_judged(AssessmentCode.NIC_UNKNOWN, rate=rate)
     return _full_nic(rate, nic)

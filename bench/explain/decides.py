@@ -23,6 +23,7 @@ _OPTIONS = {
     AssessmentCode.NICS_UNKNOWN: DecidingOption.NICS,
     AssessmentCode.NIC_UNKNOWN: DecidingOption.NICS,
     AssessmentCode.NORMAL_WITH_NICS: DecidingOption.NICS,
+    AssessmentCode.NORMAL_WITH_SLOW_NIC: DecidingOption.NICS,
     AssessmentCode.NORMAL_ON_MACHINES: DecidingOption.INSTANCE,
     AssessmentCode.SIZES_TOO_SMALL_FOR_NIC: DecidingOption.LARGER_MESSAGES,
     AssessmentCode.SIZES_TOO_SMALL: DecidingOption.LARGER_SIZES,

@@ -25,6 +25,8 @@ SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
 LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from this size on, bandwidth hardly rises on any link
 _RISING = 0.05  # a curve still rises if its last step adds at least this share of bandwidth
+# rates of slower NICs, from 10 to 50 Gb/s: a faster NIC that is slow can have the same rate
+SLOW_NIC_RATES = (1.25e9, 3.125e9, 5e9, 6.25e9)
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # rates of NICs on sale in bytes per second in each direction: 100 to 800 Gb/s
 
 _NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING, Limit.NIC_IN_USE)

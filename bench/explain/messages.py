@@ -167,6 +167,11 @@ class AssessmentCode(OptionalPartsCode):
         "{rate:rate} is normal if each GPU in use has one NIC of {nics:list}. To decide, name the NICs of a node: "
         "--nics 8x400G.",
     )
+    NORMAL_WITH_SLOW_NIC = (
+        "normal-with-slow-nic",
+        "{rate:rate} is {share:.0%} of the line rate of a NIC of {nic_gbit_per_s:.0f} Gb/s. This is normal for such a "
+        "NIC, and low for a faster one. To decide, name the NIC: --nics 1x{nic_gbit_per_s:.0f}G.",
+    )
     NORMAL_ON_MACHINES = (
         "normal-on-machines",
         "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}>. Percentages are "

@@ -73,8 +73,8 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If some GPUs have fewer links, but the machine may be built this way, the verdict says so. If
-    the topology shows no NVLinks, the verdict depends on the machine that the user named.
+    all links are alike. If some GPUs have fewer links or no bridge, but the machine may be built this way, the verdict
+    says so. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:
@@ -82,7 +82,7 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
         codes = [finding.code for finding in wrong]
         why = Coded.of(AssessmentCode.TOPOLOGY_ODD, problems=problems, codes=codes)
         return Assessment(ResultVerdict.FAR_TOO_LOW, why)
-    uneven = [finding for finding in findings if finding.code == HealthCode.FEWER_NVLINKS]
+    uneven = [finding for finding in findings if finding.code in (HealthCode.FEWER_NVLINKS, HealthCode.NO_BRIDGE)]
     if uneven:
         problems = [f"{finding.what} ({finding.evidence})" for finding in uneven]
         why = Coded.of(AssessmentCode.TOPOLOGY_UNEVEN, problems=problems, codes=[each.code for each in uneven])

@@ -19,6 +19,7 @@ from tests.explain.logs import SIZES, a_run, curve, evidence_of, pattern
 from tests.gate import gate_runs
 
 CANNOT_BE_JUDGED, ABOVE = ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.ABOVE
+NORMAL_IF = ResultVerdict.NORMAL_IF
 NORMAL, LOW, FAR_TOO_LOW = ResultVerdict.NORMAL, ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW
 
 
@@ -167,6 +168,15 @@ def test_one_host_of_a_long_list_is_no_node_count() -> None:
     assert gathered(many, machine_of(None), pattern("allreduce"), num_nodes=9).num_nodes == 9
 
 
+@pytest.mark.parametrize(("num_ranks", "nodes"), [(8, 1), (16, None)])
+def test_a_list_of_ranks_that_was_cut_may_name_one_host_of_several(num_ranks: int, nodes: int | None) -> None:
+    """The reader leaves the number of nodes open if the list lacks ranks."""
+    cut = replace(a_run(40.0, num_ranks, 1), num_nodes=None)
+    assert gathered(cut, machine_of(None), pattern("allreduce")).num_nodes == nodes
+    whole = a_run(40.0, num_ranks, 1)
+    assert gathered(whole, machine_of(None), pattern("allreduce")).num_nodes == 1
+
+
 @pytest.mark.parametrize(
     ("hosts", "ranks", "may_be"),
     [
@@ -212,6 +222,18 @@ def test_two_ends_of_verbs_are_compared_with_line_rates() -> None:
     assert found.ratio == pytest.approx(0.97, abs=0.005) and found.why.facts["nic_gbit_per_s"] == pytest.approx(200)
     slow = replace(ends, rows=(replace(row, algbw_bytes_per_s=15e9, busbw_bytes_per_s=15e9),))
     not_judged(assess(gathered(slow, machine_of(None), pattern("pingpong"))), AssessmentCode.NIC_UNKNOWN)
+
+
+@pytest.mark.parametrize("rate", [1.2e9, 2.9e9, 4.7e9, 5.7e9])
+def test_two_ends_of_verbs_may_have_a_slow_nic(rate: float) -> None:
+    """A NIC of 100 Gb/s at 23 Gb/s is no healthy NIC of 25 Gb/s, so the verdict has a condition."""
+    row = ForeignRow(1 << 20, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate)
+    ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
+    found = assess(gathered(ends, machine_of(None), pattern("pingpong")))
+    assert (found.verdict, found.why.code) == (NORMAL_IF, AssessmentCode.NORMAL_WITH_SLOW_NIC)
+    assert "low for a faster one" in found.why.text
+    between = replace(ends, rows=(replace(row, algbw_bytes_per_s=2e9, busbw_bytes_per_s=2e9),))
+    not_judged(assess(gathered(between, machine_of(None), pattern("pingpong"))), AssessmentCode.NIC_UNKNOWN)
 
 
 def test_two_ends_of_verbs_are_compared_with_the_nic_that_the_user_names() -> None:

@@ -81,7 +81,7 @@ def reasons(page: dict[str, Any]) -> list[str]:
         (table(switch(odd={7: "SYS"})), 1, "far-too-low", ["gpu-without-nvlink"]),
         (table(switch(odd={2: "NV10"})), 1, "far-too-low", ["fewer-nvlinks"]),
         (table(switch(4, "PHB")), 0, "normal-if", []),
-        (table([["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]]), 0, "normal", ["no-bridge"]),
+        (table([["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]]), 0, "normal-if", ["no-bridge"]),
         (table(bridges("NV12", "NV12")), 0, "normal", []),
         (table(bridges("NV12", "NV4")), 0, "normal-if", ["fewer-nvlinks"]),
         (status(), 0, "normal", []),

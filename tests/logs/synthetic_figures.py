@@ -662,6 +662,67 @@ iperf Done.
     },
 )
 _add(
+    "iperf3_server.txt",
+    """Accepted connection from 192.0.2.6, port 40000
+[  5] local 192.0.2.7 port 5201 connected to 192.0.2.6 port 40002
+[ ID] Interval           Transfer     Bandwidth
+[  5]   0.00-1.00   sec  1.09 GBytes  9.36 Gbits/sec
+- - - - - - - - - - - - - - - - - - - - - - - - -
+[ ID] Interval           Transfer     Bandwidth
+[  5]   0.00-1.00   sec  0.00 Bytes  0.00 bits/sec                  sender
+[  5]   0.00-1.00   sec  1.09 GBytes  9.36 Gbits/sec                  receiver
+""",
+    {
+        "tool": "iperf3",
+        "figures": [["stream 5", "received", 1.17e9, "bytes_per_s"]],
+        "translations": ["units", "other-end-unknown"],
+    },
+)
+_add(
+    "iperf3_server.json",
+    """{
+\t"start":\t{
+\t\t"connected":\t[{"socket": 5, "local_host": "192.0.2.7"}],
+\t\t"version":\t"iperf 3.1",
+\t\t"accepted_connection":\t{"host": "192.0.2.6", "port": 40000}
+\t},
+\t"intervals":\t[],
+\t"end":\t{
+\t\t"streams":\t[{"sender": {"socket": 5, "bits_per_second": 0},
+\t\t"receiver": {"socket": 5, "bits_per_second": 7920000000.0}}],
+\t\t"sum_sent":\t{"bits_per_second": 0},
+\t\t"sum_received":\t{"bits_per_second": 7920000000.0}
+\t}
+}
+""",
+    {
+        "tool": "iperf3",
+        "version": "3.1",
+        "figures": [
+            ["all streams", "received", 0.99e9, "bytes_per_s"],
+            ["stream 5", "received", 0.99e9, "bytes_per_s"],
+        ],
+        "translations": ["other-end-unknown"],
+    },
+)
+_add(
+    "iperf3_nothing_received.txt",
+    """Connecting to host 192.0.2.7, port 5201
+[ ID] Interval           Transfer     Bandwidth       Retr
+[  5]   0.00-1.00   sec  1.10 GBytes  9.40 Gbits/sec    3             sender
+[  5]   0.00-1.00   sec  0.00 Bytes  0.00 bits/sec                  receiver
+""",
+    {
+        "tool": "iperf3",
+        "figures": [
+            ["stream 5", "received", 0.0, "bytes_per_s"],
+            ["stream 5", "sent", 1.175e9, "bytes_per_s"],
+            ["stream 5", "sent, retransmits", 3.0, "count"],
+        ],
+        "translations": ["units"],
+    },
+)
+_add(
     "iperf3_udp_cut.txt",
     """Accepted connection from 192.0.2.6, port 40000
 [ ID] Interval           Transfer     Bitrate         Jitter    Lost/Total Datagrams

@@ -317,6 +317,63 @@ def test_the_last_listed_rank_counts_if_the_rows_agree() -> None:
     assert only_remark(other, "ranks-unknown").facts == {"last": 4095, "by_rows": 8}
 
 
+@pytest.mark.parametrize("pattern", ["allreduce", "allgather"])
+@pytest.mark.parametrize(
+    "named", ["", "# Collective test starting: {}\n", "mpirun -np 16 ./{} -b 1K -e 1G -f 64 -g 1\n"]
+)
+def test_a_list_of_ranks_that_was_cut_is_no_contradiction(pattern: str, named: str) -> None:
+    program = {"allreduce": "all_reduce_perf", "allgather": "all_gather_perf"}[pattern]
+    table = rows(pattern, 16)
+    text = named.format(program) + "\n".join([*banner(2), TITLE, *table, *footer(table)])
+    run = only(text)
+    assert (run.pattern, run.num_ranks, run.num_nodes, run.status) == (pattern, 16, None, OK)
+    assert only_remark(run, "ranks-disagree").facts == {"listed": 2, "by_rows": 16}
+    assert "rows-of-another-test" not in codes(run)
+
+
+def test_a_list_of_ranks_that_was_cut_leaves_the_number_open_if_several_fit() -> None:
+    table = rows("allreduce", 500)[:3]  # too few digits for one number
+    run = only("\n".join(["# Collective test starting: all_reduce_perf", *banner(2), TITLE, *table, *footer(table)]))
+    assert (run.pattern, run.num_ranks, run.num_nodes) == ("allreduce", None, None)
+    assert "rows-of-another-test" not in codes(run)
+
+
+def test_more_listed_ranks_than_the_rows_have_stay_a_contradiction() -> None:
+    run = only("\n".join(["# Collective test starting: all_reduce_perf", *banner(8), TITLE, *rows("allreduce", 4)]))
+    assert run.num_ranks == 8
+    assert {"ranks-disagree", "rows-of-another-test"} <= set(codes(run))
+
+
+@pytest.mark.parametrize("pattern", ["allreduce", "broadcast"])
+def test_the_table_of_2018_has_milliseconds(pattern: str) -> None:
+    """Its header is other, and so are its devices: they have no process."""
+    operation, root, last = ("sum", "", "res") if pattern == "allreduce" else ("", "0", "delta")
+    table = []
+    for size in (1 << 16, 1 << 20, 1 << 24, 1 << 28):
+        time_s = 21e-6 + size / 12e9
+        rate = size / time_s / 1e9
+        half = f"  {time_s * 1e3:7.3f}  {rate:5.2f}  {rate * (1.75 if pattern == 'allreduce' else 1):5.2f}    0e+00"
+        table.append(f"{size:12d}  {size // 4:12d}   float  {operation or root:>6}{half}{half}")
+    kind = "op" if operation else "root"
+    half = f"time  algbw  busbw  {last}"
+    text = [
+        "nThread 1 nGpus 8 minBytes 65536 maxBytes 268435456 step: 16(factor) warmup iters: 5 iters: 20 validation: 1 ",
+        "# NCCL Tests compiled with NCCL 2.1",
+        *(f"#   Rank {r:2d} on      node7 device {r:2d} [0x0{r}] ACME X1 96GB" for r in range(8)),
+        f"#      bytes             N    type  {kind}  {half}  {half}",
+        *table,
+        " Out of bounds values : 0 OK",
+    ]
+    run = only("\n".join(text))
+    assert (run.pattern, run.num_ranks, run.num_nodes, run.status) == (pattern, 8, 1, OK)
+    assert (run.hosts, run.gpus) == (("node7",), ("ACME X1 96GB",))
+    assert [row.payload_bytes for row in run.rows[::2]] == [1 << 16, 1 << 20, 1 << 24, 1 << 28]
+    assert not [row for row in run.rows if row.contradicts]
+    assert run.rows[-1].time_s == pytest.approx(21e-6 + (1 << 28) / 12e9, rel=1e-3)
+    assert run.rows[-1].algbw_bytes_per_s == pytest.approx((1 << 28) / (run.rows[-1].time_s or 1), rel=1e-2)
+    assert {row.num_wrong for row in run.rows} == {None}
+
+
 def test_groups_that_run_at_the_same_time_are_separated() -> None:
     """With NCCL_TESTS_SPLIT="MOD 2" ranks are numbered through, and the rows are of one group."""
     table = rows("allreduce", 4)

@@ -26,7 +26,7 @@ BANNER_WORDS = (
     "unalign",
 )
 DEVICE = re.compile(
-    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255}(?:\s+\S{1,60}){0,3}?)\s+device\s+\d+\s+"
+    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?(?:Pid\s+(\d{1,18})\s+)?on\s+(\S{1,255}(?:\s+\S{1,60}){0,3}?)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.{0,255})"
 )
 VERSION = re.compile(r"nccl-tests version (\S{1,80})(?:.*nccl-library=(\d{1,9}))?")
@@ -36,7 +36,7 @@ RCCL_VERSION = re.compile(
     r"rccl-tests(?:: Version| version) (?P<version>\S{1,80})(?P<first>.*rccl-library=(?P<library>\d{1,9}))?"
 )
 COLLECTIVE = re.compile(r"Collective test (starting|concluded): (\S{1,255})")
-TITLE = re.compile(r"size\s+count\s+type\b")
+TITLE = re.compile(r"(?:size\s+count|bytes\s+N)\s+type\b")
 WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,20})\s*(\w*)")
 AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(?![0-9.]{1,20}\s?GB/s$)(\S{1,40})\s*(\w*)")  # GB/s: nccom-test
 REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")

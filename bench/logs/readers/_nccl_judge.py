@@ -16,17 +16,21 @@ _MOST_ASKED = 1024  # a banner may announce at most this many sizes
 _ALIGNMENT = 16  # bytes to which the part of each rank is rounded down
 
 
-def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
+def doubts(
+    rows: Sequence[ForeignRow], share: float, timed: bool, half_digit_s: float = 0.0
+) -> Iterator[tuple[int, Code]]:
     """Yield the index of each row that cannot be correct, and the reason.
 
     If `timed`, the algbw of a row must equal `share` * size / time. All rows of a program have the same ratio of bytes
     to elements. A program prints the operation in all rows or in no row. The same is true for the root. A few rows that
     differ from all other rows are therefore wrong.
+
+    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
     for index, row in enumerate(rows):
-        if timed and not _is_size_by_time(row, share):
+        if timed and not _is_size_by_time(row, share, half_digit_s):
             yield index, LogCode.NOT_SIZE_BY_TIME
         elif usual and kinds[index] not in (None, usual[0][0]):
             yield index, NcclCode.OTHER_KIND
@@ -44,10 +48,10 @@ def _kind(row: ForeignRow) -> Hashable | None:
     return None if left else times, row.reduce_op is None, row.root is None
 
 
-def _is_size_by_time(row: ForeignRow, share: float) -> bool:
+def _is_size_by_time(row: ForeignRow, share: float, half_digit_s: float) -> bool:
     if not row.payload_bytes or not row.time_s or row.time_s < 0 or row.algbw_bytes_per_s is None:
         return True
-    return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share)
+    return rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s, share, half_digit_s)
 
 
 def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:

@@ -94,8 +94,13 @@ def factor(pattern: str, ranks: int) -> float:
     return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks
 
 
-def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """Return the common properties of all rows, or None if no row moves data."""
+def evidence(
+    rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool, half_digit_s: float = 0.0
+) -> PatternEvidence | None:
+    """Return the common properties of all rows, or None if no row moves data.
+
+    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
+    """
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -109,14 +114,16 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
             alg, bus = rate_between(row.algbw_bytes_per_s), rate_between(row.busbw_bytes_per_s)
             ratios.append((bus[0] / alg[1], bus[1] / max(alg[0], 1.0)))
             if row.time_s:
-                full_rate &= rate_agrees(row.payload_bytes, row.time_s, row.algbw_bytes_per_s)
+                full_rate &= rate_agrees(
+                    row.payload_bytes, row.time_s, row.algbw_bytes_per_s, half_digit_s=half_digit_s
+                )
     if not parts:
         return None
     low, high = _agreed(ratios)
     part = parts.pop() if len(parts) == 1 else None
     first = rows[0]
     combines, rooted = first.reduce_op is not None, first.root is not None
-    others_rate = _is_of_others(rows, part)
+    others_rate = _is_of_others(rows, part, half_digit_s)
     return PatternEvidence(combines, rooted, part, low, high, checked_out, checked_in, full_rate, others_rate)
 
 
@@ -164,12 +171,14 @@ def of_others_alone(seen: PatternEvidence) -> bool:
     return seen.others_rate and seen.ratio_known and seen.may_be(1.0)
 
 
-def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
+def _is_of_others(rows: Sequence[ForeignRow], part: int | None, half_digit_s: float) -> bool:
     if not part or part < 2:
         return False
     timed = [(row.payload_bytes, row.time_s, row.algbw_bytes_per_s) for row in rows]
     known = [(size, time, rate) for size, time, rate in timed if size and time and rate is not None]
-    whole, others = (sum(rate_agrees(*each, share) for each in known) for share in (1.0, (part - 1) / part))
+    whole, others = (
+        sum(rate_agrees(*each, share, half_digit_s) for each in known) for share in (1.0, (part - 1) / part)
+    )
     return others > whole
 
 
@@ -236,3 +245,10 @@ def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
     fewest = math.ceil(2 / (2 - seen.low) - 1e-9)
     most = math.floor(2 / (2 - seen.high) + 1e-9)
     return fewest if fewest == most and 1 <= fewest < _MOST_RANKS else None
+
+
+def more_ranks(pattern: str, seen: PatternEvidence, ranks: int) -> bool:
+    """Check whether the rows exclude every number of ranks up to `ranks`, but not every larger number."""
+    if pattern in _COUNT_IS_A_PART:
+        return seen.part is not None and seen.part > ranks
+    return pattern in _TWICE and seen.ratio_known and factor(pattern, ranks) < seen.low < 2

@@ -7,13 +7,16 @@ versions, the last column of a half was `error`, the largest deviation. The head
 the number of fields shows the columns. A half has four or eight fields, so an additional field is the root. Values are
 never used to guess columns. If a column cannot contain its value, the row is unreadable. Figures are therefore never
 shifted by a column. Times are in microseconds. Rates are in 10^9 bytes per second.
+
+In 2018, the header was `bytes N type [op] [root]`, times were in milliseconds with three decimals, and the largest
+deviation was named `res` or `delta`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from bench.core.dtypes import ALIASES, DTYPES
@@ -75,6 +78,7 @@ class Fields:
     root: int | None
     halves: tuple[Half, ...]
     rest: tuple[str, ...] = field(default=())
+    half_digit_s: float = 0.0  # half of the last printed digit of times, if it is larger than usual
 
     def row(self, half: Half, in_place: bool, line: int) -> ForeignRow:
         """Convert a half to a row in SI units."""
@@ -142,12 +146,19 @@ class RowLayout:
 
     `width`: the number of fields of a half.
     `as_errors`: whether the last column of a half is `error`.
+    `milliseconds`: whether times are in milliseconds with three decimals.
     """
 
     halves: int = 2
     width: int | None = None
     rooted: bool | None = None
     as_errors: bool | None = None
+    milliseconds: bool = False
+
+    @property
+    def half_digit_s(self) -> float:
+        """Half of the last printed digit of times, if it is larger than usual."""
+        return 0.5e-6 if self.milliseconds else 0.0
 
 
 UNTITLED = RowLayout()
@@ -193,9 +204,11 @@ def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
         half = _half(rest[:width], shape.as_errors)
         if half is None:
             return None
+        if shape.milliseconds and half.time_us is not None:
+            half = replace(half, time_us=1000 * half.time_us)
         halves.append(half)
         rest = rest[width:]
-    return Fields(size, count, dtype, reduce_op, root, tuple(halves), tuple(rest))
+    return Fields(size, count, dtype, reduce_op, root, tuple(halves), tuple(rest), shape.half_digit_s)
 
 
 def _half(tokens: list[str], as_errors: bool | None) -> Half | None:
@@ -231,25 +244,31 @@ def agrees(fields: Fields) -> bool:
         half.time_us is None
         or half.algbw is None
         or half.time_us <= 0
-        or rate_agrees(fields.size, half.time_us / 1e6, half.algbw * 1e9)
+        or rate_agrees(fields.size, half.time_us / 1e6, half.algbw * 1e9, half_digit_s=fields.half_digit_s)
         for half in fields.halves
     )
 
 
-def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Check whether a printed rate equals share * size / time, within the rounding of the printed rate and time."""
-    low_s, high_s = time_between(time_s)
+def rate_agrees(
+    size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0, half_digit_s: float = 0.0
+) -> bool:
+    """Check whether a printed rate equals share * size / time, within the rounding of the printed rate and time.
+
+    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
+    """
+    low_s, high_s = time_between(time_s, half_digit_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
-def time_between(time_s: float) -> tuple[float, float]:
+def time_between(time_s: float, half_digit_s: float = 0.0) -> tuple[float, float]:
     """Return the range of times, in seconds, that are printed as this time.
 
     The range is that of the version with the fewest digits.
     """
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
+    half = max(half, half_digit_s * 1e6)
     return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
 
 

@@ -17,6 +17,7 @@ from bench.logs.readers._nccl_pattern import (
     evidence,
     fits,
     guess,
+    more_ranks,
     of_others_alone,
     ranks_of,
 )
@@ -25,6 +26,8 @@ from bench.logs.readers._run_notes import RunNotes
 
 _AVERAGE_DIGITS = 2e-5  # relative rounding error of %g
 _MOST_NAMED = 5  # a remark names at most this many sizes
+# the words in headers of nccl-tests before 2019, and later words for the same columns
+WORDS_OF_2018 = {"bytes": "size", "N": "count_of_2018", "op": "redop", "res": "error", "delta": "error"}
 _PLACEMENTS = ("out of place", "in place")
 LONGEST_PIECE = 400  # characters in a row or a part of a row, at most
 _MOST_PIECES = 12
@@ -71,9 +74,12 @@ class OpenRun(RunNotes):
 
     def entitle(self, words: tuple[str, ...]) -> None:
         """Apply a header to the following rows."""
+        words = tuple(WORDS_OF_2018.get(word, word) for word in words)
         self.title = words
         times = words.count("time") + words.count("cputime")
-        self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
+        self.shape = RowLayout(
+            times, 8 if "i_min" in words else 4, "root" in words, "error" in words, "count_of_2018" in words
+        )
 
     def add(self, fields: Fields, line: int) -> None:
         """Add both halves of a row. The first half is out of place, and the second half is in place."""
@@ -101,7 +107,9 @@ class OpenRun(RunNotes):
             line, num_wrong, placement = self.first_wrong
             self.add_failure(line, NcclCode.WRONG_ELEMENTS, num_wrong=num_wrong, placement=placement)
         listed, complete = self._listed_ranks()
-        seen = evidence(self.rows, *self.checked)
+        checked_out, checked_in = self.checked
+        seen = evidence(self.rows, checked_out, checked_in, self.shape.half_digit_s)
+        complete = complete and not self._is_cut_list(seen, listed)
         pattern = self._pattern(seen, listed if complete else None)
         ranks = self._num_ranks(pattern, seen, listed, complete)
         if ranks == 1 and not self.mixed:
@@ -175,6 +183,21 @@ class OpenRun(RunNotes):
             self.remark(None, NcclCode.GROUPS, num=len(groups))
         return len(self._of_first_group()), True
 
+    def _is_cut_list(self, seen: PatternEvidence | None, listed: int | None) -> bool:
+        """Check whether the rows are from more ranks than the log lists, because somebody cut the list.
+
+        The ratios of the rows exclude the number of listed ranks. They fit the named test on more ranks, or, without a
+        named test, only one test on more ranks.
+        """
+        groups = {group for group, _, _ in self.ranks.values()}
+        if seen is None or not listed or len(groups) > 1:
+            return False
+        names = [each.pattern for each in (self.named, self.command) if each is not None and each.pattern]
+        pattern = names[0] if names else guess(seen, None, self.title)
+        if pattern is None or fits(pattern, seen, listed) or not fits(pattern, seen, None):
+            return False
+        return more_ranks(pattern, seen, listed)
+
     def _of_first_group(self) -> list[str]:
         """Return the host of each rank of the first group."""
         first = self.ranks[min(self.ranks)][0]
@@ -212,7 +235,10 @@ class OpenRun(RunNotes):
             self.remark(None, NcclCode.RANKS_UNKNOWN, last=listed - 1, by_rows=by_rows)
             return None
         if by_rows:
-            self.remark(None, NcclCode.RANKS_BY_ROWS, ranks=by_rows)
+            if self.ranks and len(self.ranks) == listed:
+                self.remark(self.rows[0].line, NcclCode.RANKS_DISAGREE, listed=listed, by_rows=by_rows)
+            else:
+                self.remark(None, NcclCode.RANKS_BY_ROWS, ranks=by_rows)
             return by_rows
         if listed and pattern and (seen is None or fits(pattern, seen, listed)):
             self.remark(None, NcclCode.RANKS_BY_LAST, ranks=listed)
@@ -274,7 +300,7 @@ class OpenRun(RunNotes):
             return
         share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
-        for index, code in doubts(self.rows, share, timed):
+        for index, code in doubts(self.rows, share, timed, self.shape.half_digit_s):
             row, reason = self.rows[index], Coded.of(code)
             self.remark(row.line, NcclCode.ROW_CONTRADICTS, reason=reason.text, reason_code=str(code))
             self.rows[index] = replace(row, contradicts=reason)

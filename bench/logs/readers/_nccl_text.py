@@ -213,7 +213,7 @@ class Text:
         run = self._run
         if run is None or run.rows or run.footer:
             run = self._open(number)
-        rank, place = int(found[1]), (int(found[2] or 0), found[4], int(found[3]))
+        rank, place = int(found[1]), (int(found[2] or 0), found[4], int(found[3] or 0))
         if run.ranks.setdefault(rank, place) != place:
             run.mixed = run.mixed or number
         run.hosts[found[4]] = None
@@ -344,6 +344,7 @@ _FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], No
     "nThread": (forms.BANNER, Text._read_banner),
     "Rank": (forms.DEVICE, Text._read_device),
     "size": (forms.TITLE, Text._read_title),
+    "bytes": (forms.TITLE, Text._read_title),
     "Out": (forms.WRONG, Text._read_wrong),
     "Avg": (forms.AVERAGE, Text._read_average),
     "nccl-tests": (forms.VERSION, Text._read_tests_version),

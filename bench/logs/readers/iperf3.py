@@ -46,6 +46,12 @@ _SUMS = {
     "sum_sent_bidir_reverse": "sent, reverse direction",
     "sum_bidir_reverse": "transferred, reverse direction",
 }
+_OTHER_ENDS = {
+    "sum_received": "sum_sent",
+    "sum_sent": "sum_received",
+    "sum_received_bidir_reverse": "sum_sent_bidir_reverse",
+    "sum_sent_bidir_reverse": "sum_received_bidir_reverse",
+}
 
 
 class IperfCode(Code):
@@ -57,6 +63,10 @@ class IperfCode(Code):
     )
     NO_SUMMARY = "no-summary", "the final summary is missing, so the intervals are kept"
     DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; it was not read"
+    OTHER_END_UNKNOWN = (
+        "other-end-unknown",
+        "linkbench left out `{side}`: this server did not learn the figures of the other end, and printed 0",
+    )
     UNITS = "units", "bits are counted in powers of ten, bytes in powers of two"
 
 
@@ -68,6 +78,7 @@ class IperfRun(FiguresRun):
         self._titles = 0
         self._summary: list[tuple[int, re.Match[str]]] = []
         self._intervals: list[tuple[int, re.Match[str]]] = []
+        self._accepted = False  # whether this end is the server
         self.over = False
         self.from_document = False
 
@@ -84,6 +95,7 @@ class IperfRun(FiguresRun):
         """Read a line of text output."""
         if found := _CONNECTING.match(text) or _ACCEPTED.match(text):
             self.settings.setdefault("peer", found[1])
+            self._accepted |= text.startswith("Accepted")
         elif found := _VERSION.match(text):
             self.facts["tool_version"] = found[1]
         elif _TITLES.match(text):
@@ -113,13 +125,14 @@ class IperfRun(FiguresRun):
             self.fail(self.line, LogCode.TOOL_ERROR, printed=shown(error))
         for key, name in _SUMS.items():
             if key in end and not (key == "sum" and "sum_received" in end):
-                self._take_sum(name, "all streams", mapping(end[key]))
+                self._take_sum(name, "all streams", mapping(end[key]), mapping(end.get(_OTHER_ENDS.get(key, ""))))
         for place, stream in enumerate(listing(end.get("streams"))):
             for key, name in (("receiver", "received"), ("sender", "sent"), ("udp", "transferred")):
                 if key in mapping(stream):
                     values = mapping(stream[key])
                     socket = values.get("socket")
-                    self._take_sum(name, f"stream {socket if isinstance(socket, int) else place}", values)
+                    other = mapping(mapping(stream).get({"receiver": "sender", "sender": "receiver"}.get(key, "")))
+                    self._take_sum(name, f"stream {socket if isinstance(socket, int) else place}", values, other)
         if not self.figures:
             self._take_intervals(listing(document.get("intervals")))
         cpu = mapping(end.get("cpu_utilization_percent"))
@@ -130,6 +143,7 @@ class IperfRun(FiguresRun):
         if isinstance(version := start.get("version"), str):
             self.facts["tool_version"] = version.removeprefix("iperf ")
         peer = mapping(start.get("connecting_to") or start.get("accepted_connection")).get("host")
+        self._accepted = "accepted_connection" in start
         if isinstance(peer, str):
             self.settings["peer"] = peer
         test = mapping(start.get("test_start"))
@@ -148,9 +162,13 @@ class IperfRun(FiguresRun):
             if first is not None and last is not None and rate is not None and rate >= 0:
                 self.add(f"interval {first:.2f} to {last:.2f} s", rate / 8, "bytes_per_s", "all streams")
 
-    def _take_sum(self, name: str, where: str, values: dict[str, Any]) -> None:
+    def _take_sum(self, name: str, where: str, values: dict[str, Any], other: dict[str, Any]) -> None:
+        """Add the figures of one end. `other`: the figures of the other end."""
         rate = figure(values.get("bits_per_second"))
         if rate is None or rate < 0:
+            return
+        if self._accepted and rate == 0 and (figure(other.get("bits_per_second")) or 0.0) > 0:
+            self.translate(IperfCode.OTHER_END_UNKNOWN, side=name.split(",")[0])
             return
         self.add(name, rate / 8, "bytes_per_s", where, line=self.line)
         for key, label, unit, scale in (
@@ -170,9 +188,13 @@ class IperfRun(FiguresRun):
         if summary or intervals:
             self.translate(IperfCode.UNITS)
         summary.sort(key=lambda row: (row[1][1] != "SUM", "receiver" not in row[1][10]))
+        known = {found.group(1, 2) for _, found in summary if number(found[7])}
         for line, found in summary:
             words = found[10].split()
             side = {"sender": "sent", "receiver": "received"}.get(words[-1] if words else "", "transferred")
+            if self._accepted and not number(found[7]) and found.group(1, 2) in known:
+                self.translate(IperfCode.OTHER_END_UNKNOWN, side=side)
+                continue
             role = f", {found[2]}" if found[2] else ""
             self._take_row(line, found, side + role)
         if summary or self.from_document:
