@@ -343,8 +343,8 @@ def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
             calls.setdefault(key, {}).setdefault(event.rank, replace(event, facts=facts))
     found = []
     for (group, _, seq), by_rank in calls.items():
-        places = [place for place in map(_place_in_group, by_rank.values()) if place is not None]
-        if len({event.operation for event in by_rank.values()}) > 1 and len({*places}) == len(places):
+        in_group = [place for place in map(_place_in_group, by_rank.values()) if place is not None]
+        if len({event.operation for event in by_rank.values()}) > 1 and len({*in_group}) == len(in_group):
             signatures = {rank: (event.operation or "?", "", "") for rank, event in by_rank.items()}
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
