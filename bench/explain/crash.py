@@ -36,6 +36,7 @@ _MOST_CONSEQUENCES = 8
 _MOST_RANKS = 1 << 20
 _SURE = 0.6  # with a lower weight, the cause is uncertain
 _LEAST_WEIGHT = 0.15  # causes with a lower weight are not shown
+_MOST_OF_WARNING = 0.3  # the weight of a message that programs also print if all goes well, beside other messages
 _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
@@ -47,7 +48,7 @@ _HARD = (
     "host-out-of-memory",
     "mpi-abort",
 )  # messages of these kinds never follow from the rank's own waiting
-_SOON_LINES, _SOON_S = 200, 300.0  # in which the processes of a stopped job end
+_MOST_STOP_LINES, _SOON_LINES = 2000, 100  # in which the next process of a stopped job ends, and in which it crashes
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _SAME_LOSS = ("node-lost", "host-out-of-memory", "gpu-broken")  # several programs report the same loss
 _NO_PAIR = ("rendezvous-closed", "worker-lost", "worker-died", "horovod-stopped")  # not about two ranks of NCCL
@@ -104,8 +105,10 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     events = _attributed(events)
     shown = [event for event in events if event.role in _FAILS]
     shown += crash_records.recorded(events)
+    if not all(event.kind.advisory for event in shown):
+        shown = [_doubted(event) for event in shown]
     reporters: set[int | None] = set()
-    for event in shown:
+    for event in (event for event in shown if not event.kind.advisory):
         if event.role not in _ENDS and event.code not in _DEATHS:
             reporters |= {event.rank, event.facts.get("reported_by")}
     if any(event.kind is torch_watchdog.TIMED_OUT for event in shown):
@@ -140,6 +143,13 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
         num_ranks=num_ranks,
         sources=tuple(dict.fromkeys(event.source for event in events)),
     )
+
+
+def _doubted(event: Event) -> Event:
+    """Give a message that programs also print if all goes well less weight than any message of a failure."""
+    if not event.kind.advisory:
+        return event
+    return replace(event, kind=replace(event.kind, weight=min(event.kind.weight, _MOST_OF_WARNING)))
 
 
 def _num_ranks(events: Sequence[Event]) -> int | None:
@@ -211,7 +221,9 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     its own ended first.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
-    nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
+    sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]
+    named = {event.code for event in sure if event.rank is not None}
+    nameless = [event for event in sure if event.rank is None and event.pid is None and event.code not in named]
     ended = [event for event in events if event.role == Role.ENDED and event.rank not in {*explained, None}]
     first = [event for event in ended if event.facts.get("first_observed")] or ended
     if len({event.code for event in nameless}) != 1 or len({event.rank for event in first}) != 1:
@@ -288,7 +300,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
     """
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
-    explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
+    explained = any(event.role in (Role.ABSENT, Role.CAUSE) and not event.kind.advisory for event in events)
     stuck = _first([event for event in timeouts if event.seq is not None] or timeouts)
     if stuck is None or num_ranks is None or explained:
         return []
@@ -327,39 +339,32 @@ def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
     two groups of equal name, each process counts its groups by itself; their GUIDs differ, or two ranks have the same
     number in the group.
     """
-    said: dict[tuple[int, int], list[Event]] = {}
+    names: dict[tuple[int, int], set[str]] = {}
+    guids: dict[tuple[int, int], set[str]] = {}
+    places: dict[tuple[int, int], set[int]] = {}
     for event in events:
         if event.group and event.rank is not None and event.seq is not None:
-            said.setdefault((event.rank, event.seq), []).append(event)
-    calls: dict[tuple[str, object, int], dict[int, Event]] = {}
+            own = (event.rank, event.seq)
+            names.setdefault(own, set()).add(event.group)
+            guid, place = event.facts.get("guid"), event.facts.get("group_rank")
+            guids.setdefault(own, set()).update([guid] if guid is not None else [])
+            places.setdefault(own, set()).update([place] if place is not None else [])
+    calls: dict[tuple[str, str, int], dict[int, Event]] = {}
     for event in events:
         if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
             continue
-        own = said.get((event.rank, event.seq), [])
-        names, guids, places = ({*map(of, own)} - {None} for of in (_group_name, _guid, _place_in_group))
-        if event.operation and event.operation not in _SENT and len(names) == 1 and max(len(guids), len(places)) <= 1:
-            facts = dict(event.facts) | {"group_rank": next(iter(places), None)}
-            key = (str(next(iter(names))), next(iter(guids), None), event.seq)
-            calls.setdefault(key, {}).setdefault(event.rank, replace(event, facts=facts))
+        own = (event.rank, event.seq)
+        is_known = len(names.get(own, ())) == 1 and len(guids[own]) <= 1 and len(places[own]) <= 1
+        if event.operation and event.operation not in _SENT and is_known:
+            key = (min(names[own]), min(guids[own], default=""), event.seq)
+            calls.setdefault(key, {}).setdefault(event.rank, event)
     found = []
     for (group, _, seq), by_rank in calls.items():
-        in_group = [place for place in map(_place_in_group, by_rank.values()) if place is not None]
+        in_group = [place for rank in by_rank for place in places[rank, seq]]
         if len({event.operation for event in by_rank.values()}) > 1 and len({*in_group}) == len(in_group):
             signatures = {rank: (event.operation or "?", "", "") for rank, event in by_rank.items()}
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
-
-
-def _group_name(event: Event) -> str | None:
-    return event.group
-
-
-def _guid(event: Event) -> object:
-    return event.facts.get("guid")
-
-
-def _place_in_group(event: Event) -> object:
-    return event.facts.get("group_rank")
 
 
 def _timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:
@@ -406,12 +411,13 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
     follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters) | _after_stop(ordered)
     named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
-    died = _first([event for event in named if event.role == Role.CAUSE and (event.rank is not None or event.pid)])
+    sure = [event for event in named if event.role == Role.CAUSE and not event.kind.advisory]
+    died = _first([event for event in sure if event.rank is not None or event.pid])
     for event in named:
         if event.role == Role.NETWORK and died is not None and not _is_before(event, died):
             follows.add(id(event))
     causes = [event for event in named if id(event) not in follows]
-    if all(event.kind.advisory and event.kind.weight < _SURE for event in causes):
+    if all(event.kind.advisory for event in causes):
         causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER)]
     causes = causes or ordered
     kept = {id(event) for event in causes}
@@ -462,8 +468,8 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
     """Return the ids of events in which a process ended after the job was ended from outside.
 
     A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
-    processes that were killed are a consequence. A file may contain the next run of the job, so only the lines soon
-    after the stop count.
+    processes that were killed are a consequence. A file may contain the next run of the job, so only the lines after
+    the stop and after the ends that followed it count, and a crash only soon after them.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()
@@ -471,17 +477,13 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
         for from_outside in (True, False):
             stop = last.get((event.source, from_outside))
             ends = _DEATHS if from_outside else (_ends.KILLED.code,)
-            if event.code in ends and stop is not None and _is_soon_after(event, stop):
+            most = _SOON_LINES if event.code == _ends.CRASHED.code else _MOST_STOP_LINES
+            if event.code in ends and stop is not None and event.line - stop.line <= most:
                 follows.add(id(event))
+                last[event.source, from_outside] = event
         if event.kind in (*_ends.STOPS, _ends.STEP_ENDED, _ends.AGENT_ENDED):
             last[event.source, event.kind in _ends.STOPS] = event
     return follows
-
-
-def _is_soon_after(event: Event, stop: Event) -> bool:
-    if event.time_s is not None and stop.time_s is not None and event.time_s - stop.time_s > _SOON_S:
-        return False
-    return event.line - stop.line <= _SOON_LINES
 
 
 def _is_before(event: Event, other: Event) -> bool:

@@ -175,9 +175,9 @@ def _nodes(
     nics = machine.links is not None and machine.links.nic_bytes_per_s is not None
     if in_log is None and nics and ranks == _ENDS and log_traits(run.tool).nic_test:
         return _ENDS, None
-    # an excerpt of the list of ranks may name only one host
+    # an excerpt of the list of ranks may name only some hosts
     most = _MOST_GPUS if run.num_nodes else _USUAL_GPUS
-    if in_log == 1 and (ranks or 0) > most:
+    if in_log is not None and (in_log == 1 or not run.num_nodes) and (ranks or 0) > in_log * most:
         in_log = None
     per_node = machine.links.gpus if machine.instance and machine.links else None
     if ranks is not None and in_log == len(run.hosts) and (per_node is None or ranks <= in_log * per_node):

@@ -335,7 +335,7 @@ class EventReader:
             line = EventLine(self._number, _lines.clean(piece), raw)
             found: list[Event] = []
             for reader in readers:
-                if not (reader.is_general and found):
+                if not (reader.is_general and any(event.line == self._number for event in found)):
                     found += reader.read(line)
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 

@@ -132,8 +132,7 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     ),
     "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n": ("crashed", 2, None),
     "ERROR:composer.cli.launcher:Global rank 3 (PID 77) exited with code -9\n": ("killed", 3, None),
-    "[03-21 02:07:08] Rank 1 scheduler is dead. Please check if there are relevant logs.\n[03-21 02:07:09] Exit code: "
-    "-9\n": ("killed", 1, None),
+    "[03-21 02:07:08] Rank 1 scheduler is dead. Please check if there are relevant logs.\n": ("exited", 1, None),
     # torch's number of a process is no rank
     "x.ProcessExitedException: process 3 terminated with signal SIGBUS\n": ("crashed", None, None),
     # what torchrun is told is no fault of a rank; a user's Ctrl-C is known, and a rank's own failure counts more
@@ -410,3 +409,52 @@ def test_a_lost_connection_without_two_ranks_does_not_speak_of_two_ranks() -> No
     crash = crash_in("x.RendezvousClosedError\n")
     assert crash is not None and crash.first.code == "rendezvous-closed"
     assert CrashCode.END_UNKNOWN not in [line.code for line in crash.unknown]
+
+
+CAUGHT = "2026-03-21 02:07:08 | WARNING | trainer | CUDA out of memory. Retrying with batch 4\n"
+AT_EXIT = "RuntimeError: CUDA error: driver shutting down\n"
+STALL = "[2026-03-21 02:07:08 : W stall_inspector.cc:107] ranks did not submit.\nMissing ranks:\n4: [Allreduce_a_0]\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        ("[rank0]: " + CAUGHT + NEXT_RUN + "srun: error: Node failure on node7\n", ("node-lost", None, "node7")),
+        ("[rank0]: " + CAUGHT + TIMEOUT.format(rank=2, operation="ALLREDUCE"), ("collective-timeout", 2, None)),
+        ("[rank0]: " + CAUGHT + "srun: error: node7: task 0: Exited with exit code 3\n", ("exited", 0, "node7")),
+        (CAUGHT + LIMIT + KILLED, ("time-limit", None, None)),
+        ("5m Normal NodeNotReady node/n1\n[rank0]: KeyError: 'a'\n", ("python-error", 0, None)),
+        ("[rank0]: KeyError: 'a'\n[rank0]: " + AT_EXIT, ("python-error", 0, None)),
+        (AT_EXIT + "srun: error: node7: task 2: Exited with exit code 1\n", ("exited", 2, "node7")),
+        (CANCEL + AT_EXIT + KILLED, ("step-cancelled", None, None)),
+        (STALL + "[rank1]: KeyError: 'a'\n", ("python-error", 1, None)),
+        (TOLD.format("Signals.SIGTERM") + CHILD.format(-9), ("step-cancelled", None, None)),
+        (TOLD.format("Signals.SIGINT") + CHILD.format(-9), ("interrupted", None, None)),
+        (CANCEL + "File x\n" * 250 + KILLED, ("step-cancelled", None, None)),
+        (
+            "Rank 1 scheduler is dead. Please check.\nslurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n"
+            "srun: error: node7: task 2: Out Of Memory\n",
+            ("host-out-of-memory", 2, "node7"),
+        ),
+        (
+            "DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (n, 1).\n",
+            ("store-unreachable", None, None),
+        ),
+    ],
+)
+def test_neither_a_warning_nor_what_a_stop_caused_comes_first(
+    log: str, wanted: tuple[str, int | None, str | None]
+) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank, crash.first.host) == wanted
+
+
+def test_a_cuda_call_that_fails_at_exit_is_no_failure() -> None:
+    assert crash_in(WARN + "Cuda failure 4 'driver shutting down'\n# Out of bounds values : 0 OK\n") is None
+
+
+def test_a_table_of_missing_ranks_ends_with_its_label() -> None:
+    table = "0: Missing ranks:\n0: 4: [Allreduce_a_0, Allreduce_a_1 ...]\n"
+    table += "5: [2026-03-21 02:07:09] INFO epoch 2\n17: [loss 2.0]\n"
+    crash = crash_in("0: step\n1: step\n0: step\n" + table, failed=True)
+    assert crash is not None and crash.absent == (4,)

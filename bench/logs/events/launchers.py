@@ -116,7 +116,7 @@ _ENDS = (
     r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
     r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit|exited with) code "  # composer
     r"(?P<exit_code>-?\d+)",
-    r"Rank (?P<rank>\d+) scheduler is dead.*?Exit code: (?P<exit_code>-?\d+)",  # SGLang
+    r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
     r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
@@ -135,7 +135,7 @@ _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
 _PROBE = re.compile(r"\bcommand terminated with exit code")  # `kubectl exec`: scripts also use it to ask for a state
 # The patterns of the first and of the last line of messages with several lines.
-_WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT|Rank \d+ scheduler is dead")
+_WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )

@@ -16,6 +16,7 @@ _PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failu
 _WATCHDOG = re.compile(r"\[Rank (?P<rank>\d{1,6})\] (?:NCCL watchdog|Process group watchdog|Watchdog) ")
 _MILD = re.compile(r"\b(?:WARNING|WARN)\b")  # levels of a logger
 _FATAL = ("kernel-fault", "gpu-broken")  # no program goes on after these errors
+_WEIGHT_AT_EXIT = 0.1
 _AT_EXIT = "driver shutting down"  # a destructor that runs after CUDA's own
 _DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
@@ -239,6 +240,8 @@ def _of_rank(event: Event, line: EventLine) -> Event:
         event = replace(event, rank=int(rank["rank"]))
     error = str(event.facts.get("error", ""))
     is_mild = event.code not in _FATAL and _MILD.search(line.raw[: max(line.raw.find(error[:20]), 0)])
-    if is_mild or error.startswith(_AT_EXIT):
+    if error.startswith(_AT_EXIT):
+        event = replace(event, kind=replace(event.kind, weight=_WEIGHT_AT_EXIT, advisory=True))
+    elif is_mild:
         event = replace(event, kind=replace(event.kind, advisory=True))
     return event

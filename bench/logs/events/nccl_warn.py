@@ -318,7 +318,7 @@ _SIGNS = (
         ),
     ),
     _sign(
-        r"Cuda failure (?:\d{1,5} )?'(?P<error>[^']*)'"
+        r"Cuda failure (?:\d{1,5} )?'(?P<error>(?!driver shutting down)[^']*)'"
         r"|(?:failed to peer with device|cudaIpc\w+ failed).{0,60}?:\s*(?P<detail>.*)",
         MessageKind(
             "cuda-failed",

@@ -16,7 +16,9 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, event_of
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<exit_code>-?\d{1,6})\) local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,10})\)"
 )
-_TOLD = re.compile(r"Received (?P<signal>\d{1,2}) death signal, shutting down workers")
+_TOLD = re.compile(
+    r"Received (?:(?P<signal>\d{1,2})|Signals\.(?P<name>SIG[A-Z]{1,8})) death signal, shutting down workers"
+)
 _BEGIN = re.compile(r"Root Cause \(first observed failure\)|^Failures:|^Other Failures:")
 _FIELD = re.compile(r"^(?P<name>time|host|rank|exitcode|error_file|traceback|msg|message)\s*: ?(?P<value>.*)")
 _RANK = re.compile(r"(\d{1,7})(?: \(local_rank: (\d{1,6})\))?")
@@ -46,7 +48,7 @@ class ElasticReport(EventFormat):
             return
         told = _TOLD.search(line.text)
         if told is not None:
-            signal = int(told["signal"])
+            signal = int(told["signal"]) if told["signal"] else _ends.signal_of(told["name"])
             kind = _ends.INTERRUPTED if signal == _ends.signal_of("SIGINT") else _ends.AGENT_ENDED
             yield event_of(kind, line, facts={"signal": signal})
             return

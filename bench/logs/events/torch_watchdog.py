@@ -162,7 +162,7 @@ _SIGNS = (
     ),
     (
         # Without parentheses, "failed to connect to" is a warning about one of several addresses (errno 97, 99, 101).
-        r"client socket has (?:timed out after (?P<seconds>\d+)s? .*?connect\w* to "
+        r"client socket has (?:timed out after (?:(?P<ms>\d+)ms|(?P<seconds>\d+)s?) .*?connect\w* to "
         r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))|failed .*?connect\w* to \((?P<peer_3>[^)]*)\))",
         MessageKind(
             "store-unreachable",

@@ -167,7 +167,8 @@ class IperfRun(FiguresRun):
         rate = figure(values.get("bits_per_second"))
         if rate is None or rate < 0:
             return
-        if self._accepted and rate == 0 and (figure(other.get("bits_per_second")) or 0.0) > 0:
+        is_own = name.startswith("received") and "lost_packets" in values  # all packets of a test by UDP may be lost
+        if self._accepted and rate == 0 and not is_own and (figure(other.get("bits_per_second")) or 0.0) > 0:
             self.translate(IperfCode.OTHER_END_UNKNOWN, side=name.split(",")[0])
             return
         self.add(name, rate / 8, "bytes_per_s", where, line=self.line)
@@ -192,7 +193,8 @@ class IperfRun(FiguresRun):
         for line, found in summary:
             words = found[10].split()
             side = {"sender": "sent", "receiver": "received"}.get(words[-1] if words else "", "transferred")
-            if self._accepted and not number(found[7]) and found.group(1, 2) in known:
+            is_own = side == "received" and "ms" in words  # UDP's jitter: all packets may be lost
+            if self._accepted and not is_own and not number(found[7]) and found.group(1, 2) in known:
                 self.translate(IperfCode.OTHER_END_UNKNOWN, side=side)
                 continue
             role = f", {found[2]}" if found[2] else ""
