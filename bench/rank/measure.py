@@ -31,7 +31,7 @@ from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
 from bench.probes.device_sampler import DeviceSampler
 from bench.probes.host_use import HostMeter
-from bench.rank import checkpoint, contention, ladder, overlap, replay, sampling, training_step
+from bench.rank import contention, overlap, replay, sampling, training_step
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
 from bench.rank.oneway import OneWaySampler
@@ -180,6 +180,8 @@ class Measurer:
 
     def _burst(self, payload: int, requested: tuple[int, ...]) -> tuple[Record, ...]:
         """Return the record of checkpoints of one size."""
+        from bench.rank import checkpoint  # only these rows need it
+
         s = self._s
         measurer = checkpoint.BurstMeasurer(
             self._case, s.pattern, self._transport, payload, requested, s.hosts, s.beat, s.working
@@ -197,6 +199,8 @@ class Measurer:
         return tuple(self._with_use(record, group, gathered) for group, record in taken)
 
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
+        from bench.rank import ladder  # only these rows need it; it imports all of the diagnosis
+
         case, s = self._case, self._s
         payload, requested = max(payloads(case, s.pattern, 2).items())
         shape = case.shape(2, payload, case.modes[0])
