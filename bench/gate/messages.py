@@ -188,14 +188,14 @@ class FaultCode(Code):
     GPUS_LOST_UNREPORTED = (
         "gpus-lost-unreported",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there does not report how "
-        "many GPUs it has",
+        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there does not report "
+        "the number of GPUs",
     )
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
         "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there shows each rank "
-        "only some of them",
+        "only some GPUs",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
@@ -220,12 +220,12 @@ class FaultCode(Code):
     GPUS_EXPECTED_UNREPORTED = (
         "gpus-expected-unreported",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} does not report how many GPUs it has",
+        _GPUS_EXPECTED + "the driver of {host} does not report the number of GPUs",
     )
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some of them",
+        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some GPUs",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -383,8 +383,8 @@ class FaultCode(Code):
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row states the requested sizes [{sizes:list}], but needs at least one size, and only sizes of the case in "
-        "the header",
+        "the row states the requested sizes [{sizes:list}]: it must state at least one size, and each size must be in "
+        "the header's case",
     )
     PAYLOAD_ODD = (
         "payload-odd",

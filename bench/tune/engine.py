@@ -30,12 +30,12 @@ Measure = Callable[[int, Sequence[Setting]], Sequence[float | None]]
 
 POWER = 0.9
 LOOKS = (4, 7, 12, 20, 30)  # the numbers of pairs after which the confirmation is tested; the budget may end earlier
-# The level of each of five looks at which a search names one of two equal settings in 5 % of cases (Pocock, Biometrika
-# 64, 1977).
+# The significance level of each of the five tests (looks). At this level, all tests together name a winner among two
+# equal settings in 5 % of searches (Pocock, Biometrika 64, 1977).
 _ALPHA_OF_LOOK = 0.0158
 LEAST_PAIRS = LOOKS[0]
-_FINAL_BLOCKS = 3  # blocks of the last two settings of a stage
-_MOST_BLOCKS = 6  # blocks of any round
+_FINAL_BLOCKS = 3  # when one setting is left besides the incumbent, a stage has at least this many blocks in total
+_MOST_BLOCKS = 6  # most blocks of a round
 _ADOPTED_P = 0.05  # a stage adopts a value only below this p-value; this is not a verdict
 
 
