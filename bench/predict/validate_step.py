@@ -31,7 +31,7 @@ _PATTERNS = {  # the strategies with a prediction, and the patterns whose rows h
     "pipeline": ("pingpong",),
 }
 _SCHEDULES = ("1f1b", "gpipe")
-_SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a bucket, by compression
+_SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # share of a bucket's bytes that is sent, by compression
 
 
 class StepValidation(Code):

@@ -131,8 +131,9 @@ class NoteCode(Code):
     SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest rank in most samples of {num} of {judged} rows"
     NO_SLOW_RANK = (
         "no-slow-rank",
-        "{row}: none of {num} ranks is slow; the slowest ({place}) is {behind:percent} below the median, robust z "
-        "{z:.1f} (a slow rank is more than {limit:percent} below the median, with z beyond -{limit_z:.1f})",
+        "{row}: no rank is slow. The slowest of {num} ranks ({place}) is {behind:percent} below the median, with "
+        "robust z {z:.1f}. A rank is slow if it is more than {limit:percent} below the median and z is below "
+        "-{limit_z:.1f}",
     )
     FRAMEWORK = (
         "framework",
