@@ -384,8 +384,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    If many runs are slow and no host explains these slow runs, the network has a slower tier, and the runs belong to
-    it. In this case, the rate of the slower tier becomes the usual rate. Only runs below this rate are then slow.
+    If many runs are slow and no host explains them, they belong to a slower tier of the network. The rate of this tier
+    then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None

@@ -260,8 +260,8 @@ def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: b
 
     The slowest pairs of both machines are compared.
 
-    There is one exception. If the other machine's pairs have different rates but the pairs in this log do not, the
-    fastest pairs are compared. The reason is that this log may contain only the pairs with the most links.
+    However, if the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are
+    compared, because this log may contain only the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -45,8 +45,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    A value for both directions fills both cells of a pair. Examples are the time of half a round trip and a two-way
-    bandwidth. The cell of an unmeasured direction is grey.
+    A value for both directions, such as the time of half a round trip or a two-way bandwidth, fills both cells of a
+    pair. The cell of an unmeasured direction is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():

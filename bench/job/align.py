@@ -161,7 +161,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
-    the kernel of the next collective starts late. In this case, the rank arrives when its own earlier work is done.
+    the kernel of the next collective starts late. The rank then counts as ready when its own earlier work is done.
     """
     if not trace.on_device:
         return trace

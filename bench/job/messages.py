@@ -304,8 +304,8 @@ class ConfirmCode(Code):
     )
     RANK = (
         "rank",
-        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that then runs on the "
-        "old host is late, that host is the cause",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that replaces "
+        "rank {rank} is late, the old host is the cause",
     )
     NOISE = (
         "noise",

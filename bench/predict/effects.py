@@ -44,9 +44,9 @@ _SD = {
 }
 SD_SOURCE = {EVERYTHING: 0.04, "attention": 0.25, "memory": 0.3}  # noise of a source: its software and settings
 SD_PLACE = 0.05  # additional noise of a source on one architecture, on all terms
-SD_RUN = 0.06  # for one run
-SD_RARE = 0.15  # additional, for one run with experts or adapters
-SD_EXCHANGE = 0.3  # for the predicted communication, relative to it
+SD_RUN = 0.06  # noise of one run
+SD_RARE = 0.15  # additional noise of one run with experts or adapters
+SD_EXCHANGE = 0.3  # error of the predicted communication, as a share of it
 
 
 @dataclass(frozen=True, slots=True)

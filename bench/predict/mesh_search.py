@@ -96,8 +96,8 @@ class _Meshes:
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
         """Return the rough seconds of a step of each mesh.
 
-        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for the
-        time of the backward pass. It hides the exchange of weights for the time of both passes.
+        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for at
+        most the time of the backward pass, and the exchange of weights for at most the time of both passes.
         """
         import numpy as np
 

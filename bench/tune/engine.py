@@ -24,8 +24,8 @@ from statistics import fmean, median, stdev
 from bench.results.launches import t_quantile
 
 Setting = tuple[int, ...]  # for each factor, the number of its value; 0 is the baseline's value
-# Measures one launch of each setting, as neighbours in this order, and returns their seconds; None for a setting that
-# cannot run. The first argument is the number of the block.
+# Measures one launch of each setting, one directly after the other in this order. Returns the seconds of each launch,
+# or None for a setting that cannot run. The first argument is the number of the block.
 Measure = Callable[[int, Sequence[Setting]], Sequence[float | None]]
 
 POWER = 0.9
