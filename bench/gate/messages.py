@@ -235,7 +235,7 @@ class FaultCode(Code):
     CLUSTER_UNEXPECTED = (
         "cluster-unexpected",
         GateFailure.WRONG_CLUSTER,
-        "cluster {expected} is expected, but this is {found}",
+        "cluster {expected} is expected, but {found} was used",
     )
     CLUSTER_UNKNOWN = (
         "cluster-unknown",
@@ -245,7 +245,7 @@ class FaultCode(Code):
     INSTANCE_UNEXPECTED = (
         "instance-unexpected",
         GateFailure.WRONG_CLUSTER,
-        "instance type {expected} is expected, but this is {found}",
+        "instance type {expected} is expected, but {found} was used",
     )
     INSTANCE_UNKNOWN = (
         "instance-unknown",
@@ -266,7 +266,7 @@ class FaultCode(Code):
     TRANSPORT_UNEXPECTED = (
         "transport-unexpected",
         GateFailure.WRONG_FABRIC,
-        "transport {expected} is expected, but this is {found}",
+        "transport {expected} is expected, but {found} was used",
     )
     TRANSPORT_OTHER = (
         "transport-other",
@@ -276,7 +276,7 @@ class FaultCode(Code):
     NETWORK_OTHER = (
         "network-other",
         GateFailure.WRONG_FABRIC,
-        "network {expected} is required, but this is {found:list}",
+        "network {expected} is required, but {found:list} was used",
     )
     NETWORK_UNKNOWN = (
         "network-unknown",

@@ -139,7 +139,7 @@ class ElsewhereCode(OptionalPartsCode):
 
     CLOSURE = (
         "closure",
-        "closure: replayed with the recorded times, the step differs by {closure:percent} from the recorded step",
+        "closure: a replay with the recorded times differs by {closure:percent} from the recorded step",
     )
     NOT_PREDICTED = (
         "not-predicted",

@@ -60,5 +60,5 @@ class TuneAnswer(OptionalPartsCode):
     UNDECIDED = (
         "undecided",
         "undecided, because the search found no clear difference within its budget<; if {best} were {least:percent} "
-        "faster than {baseline}, 9 of 10 searches with {num_pairs:n pair} of launches would show it>",
+        "faster than {baseline}, 9 of 10 searches with {num_pairs:n pair} of launches would show this>",
     )
