@@ -21,7 +21,7 @@ _FLOOR = 0.01  # the smallest noise to assume, because no bandwidth is measured 
 _QUANTILE = 0.75
 _MOST_PASSES = 40
 _PRIOR_BAD = 0.1  # expected number of slow parts in a run
-_MILD = 10  # prior probability of slight slowness / that of real slowness
+_MILD = 10  # prior probability of a slighter effect / that of a slow part
 _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 
@@ -225,9 +225,10 @@ class Fitted:
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
-        The prior has two parts. The effects of normal parts have the standard deviation `spread`. In one run of ten a
-        part is slow. All sizes of this effect are equally likely. The prior probability of a slow part is divided among
-        all tested parts, which corrects for multiple tests.
+        The prior is the sum of three distributions. The effects of normal parts are normally distributed with the
+        standard deviation `spread`. The effects of slow parts are uniformly distributed: one slow part is expected in
+        ten runs, and this probability is divided by the number of tested parts, which corrects for multiple tests.
+        Slighter effects are also uniformly distributed, with a higher probability.
 
         The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
         are estimated from this run.
@@ -285,8 +286,9 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    The better half of the senders reach this rate with most of their partners. The median of all pairs would be wrong.
-    For example, if one of three hosts is slow, it is in two thirds of the pairs.
+    First, the function computes the median of the senders' upper quartiles. The level is the median of the rates near
+    this value. The median of all pairs would be wrong. For example, if one of three hosts is slow, two thirds of the
+    pairs include this host.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -332,10 +334,7 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise. In some rounds, even the pairs without suspected parts were slow.
-
-    The rates of such a round are corrected.
-    """
+    """Correct the rates of rounds in which even pairs without suspected parts were slow. Then estimate the noise."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

@@ -1,8 +1,8 @@
 """Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
 
-In this module a run is one table of a log. The hosts of a run are one host, a pair of hosts, or more hosts. A group
-consists of the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best
-bus bandwidth. This figure is compared only with the figures of other runs in the group.
+In this module a run is one table of a log. A run uses one host, a pair of hosts, or more hosts. A group consists of the
+runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus bandwidth.
+This figure is compared only with the figures of other runs in the group.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + this / n
 _MOST_SLOW = 0.25  # more slow runs than this share, without a mostly slow host, cannot come from single links
 _MOSTLY = 0.75  # a host is mostly slow if this share of its runs is slow
-# A run may be slow if its distance from the usual rate exceeds this share of the distance of a slow run. Many such runs
-# show that the network has a slower tier.
+# A run is doubtful if its distance from the usual rate exceeds this share of the smallest distance of a slow run. Many
+# doubtful runs show that the network has a slower tier.
 _DOUBTFUL = 0.6
-_NEAR = 0.05  # the usual rate is the median of runs whose logarithm differs by at most this from a first estimate
+_NEAR = 0.05  # the usual rate is the median of runs whose log rate differs by less than this from a first estimate
 # Runs whose largest size is below this share of the median largest size of the group are not compared.
 _LEAST_OF_SIZE = 0.25
 _COMPLETE = 0.95  # if this share of all pairs was measured, a missing pair is evidence
@@ -173,7 +173,8 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """Add the name of a cluster to each run, if the hosts form several clusters and no job has hosts of two clusters.
 
     Runs of different clusters are not compared. Hosts with common jobs form a cluster if these jobs have enough
-    different sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
+    different sets of hosts. All other hosts form one cluster without a name. For example, hosts that were tested only
+    in separate pairs belong to this cluster.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -280,9 +281,11 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
     """Return the runs of a group, and add a run in state MISSING for each run that was expected but not found.
 
-    A run is missing in two cases. In the first case, a set of hosts has runs of other operations but not of this
-    operation. Nearly all other sets of hosts have a run of this operation. The job of these hosts then ended too early.
-    In the second case, a pair has no log, although nearly all pairs of hosts have a run.
+    A run is missing in two cases:
+
+    - A job ended too early: its hosts have runs of other operations but not of this operation, although nearly all
+      sets of hosts have a run of this operation.
+    - A pair of hosts has no log, although nearly all pairs of hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -345,8 +348,8 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
     """Return the runs of a group. If an incomplete end is usual for the group, this end does not count as a failure.
 
-    An end is usual if most runs with a rate failed and most of these runs failed for the same reason. Runs with this
-    reason then count as well.
+    If most runs with a rate failed, their most frequent reason is the usual end. Runs with a rate that ended for this
+    reason then get the state WELL.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -381,8 +384,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    If many runs are slow and no host explains these slow runs, the network has a slower tier, and the runs belong to
-    it. In this case, the rate of the slower tier becomes the usual rate. Only runs below this rate are then slow.
+    If many runs are slow and no host explains them, they belong to a slower tier of the network. The rate of this tier
+    then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -422,9 +425,10 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 def _noise(logs: Sequence[float]) -> float:
     """Estimate the standard deviation of one figure.
 
-    The figures below the usual rate and the figures above it give two estimates, and the function returns the smaller
-    one. The other figures may include slow runs or a faster tier. If one of the two sides has too few figures, the
-    figures close to the usual rate give a third estimate.
+    The figures below the usual rate give one estimate, and the figures above it give another. The function returns the
+    smaller estimate, because slow runs or a faster tier may have increased the larger one. A side with less than a
+    quarter of the figures gives no estimate. In this case, the figures close to the usual rate give an estimate
+    instead.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):

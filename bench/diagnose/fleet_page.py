@@ -145,14 +145,14 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
     """Map each host name to a short name. The beginning and the domain that all host names share are removed.
 
-    Numbers are not cut.
+    Neither numbers nor parts of the domain are divided.
     """
     if len(hosts) < 2:
         return {host: host for host in hosts}
     begin = re.sub(r"\d+$", "", _common_begin(hosts))
     rest = [host[len(begin) :] for host in hosts]
     end = _common_begin([name[::-1] for name in rest])[::-1]
-    end = re.sub(r"^[^.]*", "", end)  # keep only a whole domain
+    end = re.sub(r"^[^.]*", "", end)  # remove only whole parts of the domain
     short = [name[: len(name) - len(end)] for name in rest]
     if not all(short):
         return {host: host for host in hosts}

@@ -8,9 +8,9 @@ the search compares the number of its bad runs with the numbers on other hosts. 
 - The host is at fault. In at least one kind of job, its runs are slow or lost at other rates, which may have any value.
 
 A bad run therefore counts more if bad runs are rare on other hosts. For example, two failures are strong evidence if no
-other pair fails. Many slow runs are weak evidence if slow runs are common. The other host of a bad run may already be
-known to be at fault. In this case, only the evidence that this host does not explain counts. If a pair was bad in one
-kind of job, its runs in other kinds of job are not counted.
+other pair fails. Many slow runs are weak evidence if slow runs are common. If the other host of a bad run is already
+known to be at fault, only the part of the evidence that the other host does not explain counts. If a pair was bad in
+one kind of job, its runs in other kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidence of each host that has a bad job on this host alone.
+    """Return the confidence that a host is at fault, for each host with a bad job that ran on no other host.
 
     A slow job proves a fault. One lost job is enough to suspect the host.
 
@@ -185,7 +185,7 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
     """Apply `localise`, as in `linkbench diagnose`, to the figures of pairs.
 
     Each figure is divided by the usual rate of its group. The result counts for both directions of the pair. Figures
-    far above the usual rate are reduced to a limit, because the other hosts are not slow if one tier is faster.
+    far above the usual rate are reduced to a limit. Otherwise, a faster tier would make all other hosts look slow.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}

@@ -173,8 +173,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
     """Return the rows of both modes.
 
     Rates are divided by the median of their mode, because isolated and pipelined rates differ. The time of a pair is
-    the lower end of the interval of its median. The reason is that a busy CPU slows only some samples, but a slow link
-    slows all samples.
+    the lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
+    samples.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):

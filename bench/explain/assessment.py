@@ -30,7 +30,8 @@ _LOW_OF_OTHERS = 0.5
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
 # The lowest normal share of the NICs' rate in a ring. Known shares are 0.84 and 0.94 (a3-ultragpu-8g, a3-megagpu-8g).
 _NORMAL_OF_RING = 0.75
-TOO_MANY_TIMES = 1.5  # times the best known result; a higher rate means wrong input, or a limit in the known results
+# A rate above this many times the best known result means wrong input, or a limit in the known results.
+TOO_MANY_TIMES = 1.5
 # The lowest normal share of the NICs' rate in an alltoall of several ranks per node. Its many messages share NVLink,
 # PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
@@ -211,8 +212,8 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether an unknown number of links may join two cards.
 
-    The result is true under two conditions. The rate between cards is above the rate of PCIe. One bridge may join more
-    than two cards.
+    The result is true if the rate between cards is above the rate of PCIe, and if a bridge may join more than two
+    cards.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:

@@ -138,8 +138,7 @@ def _through_host(evidence: CopyEvidence, test: CopyTest) -> Assessment:
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
     """Assess one direction by known copies on the same machine or, without known copies, by the rate of the link.
 
-    Known copies with this GPU and link may reach only a small share of the link's rate. In this case, this share is
-    normal.
+    If known copies with this GPU and link reach only a small share of the link's rate, this share is normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -161,9 +160,9 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> Assessment | None:
     """Assess copies that are slow for the GPU's own PCIe link on an unknown machine.
 
-    Many machines connect a GPU at an older generation or at half of its lanes. The verdict names such links with which
-    these copies are normal. The result is None if no such link is possible: it must be as fast as the fastest copy of
-    the log, and direct copies must be equally fast on all cards.
+    Many machines connect a GPU at an older generation or at half of its lanes. The verdict names the slower links with
+    which these copies are normal. Such a link must be at least as fast as the fastest copy of the log. The result is
+    None if there is no such link, or if direct copies are not equally fast on all cards.
 
     `normal`: the lowest normal share of a link.
     """
@@ -261,8 +260,8 @@ def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: b
 
     The slowest pairs of both machines are compared.
 
-    There is one exception. If the other machine's pairs have different rates but the pairs in this log do not, the
-    fastest pairs are compared. The reason is that this log may contain only the pairs with the most links.
+    However, if the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are
+    compared, because this log may contain only the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -38,7 +38,7 @@ _LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
 _ROUNDING = 0.002
 _MOST_NVLINKS_OF_PAIR = 6  # above this number, any rate would fit some number of NVLinks
 _USUAL_NVLINK = 2  # generations 2, 3 and 4 have the same rate per link
-_OF_ANOTHER_LINK = 1.5  # times the rate of host copies; faster copies use another kind of link
+_OF_ANOTHER_LINK = 1.5  # copies faster than this many times the host copies use another kind of link
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def _is_evidence_only(log: EventLog) -> bool:
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
     """Check whether all logs together contain exactly one run, which failed.
 
-    In this case, all other files belong to this run.
+    If so, all other files belong to this run.
     """
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

@@ -22,9 +22,10 @@ from bench.explain.own_source import others_of_each_machine
 from bench.hardware.catalogue import Instance, instance, instances, maker, maker_printed
 from bench.hardware.link_traffic import usual_use
 
-# share of the best published result; results differ by this much between library versions, drivers and years
+# A normal result reaches at least this share of the best published result. Results differ by as much between library
+# versions, drivers and years.
 NORMAL_OF_OTHERS = 0.85
-# range of shares of what a machine's links allow: a run in this range would be normal on the machine
+# A run would be normal on a machine if its share of the rate that the machine's links allow is in this range.
 _FITS = (0.65, 1.02)
 _TOO_LOW = 0.35
 _MOST_NAMED = 3
@@ -82,8 +83,8 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
     If the log names the maker of its GPUs, machines with GPUs of other makers are left out.
 
     The rate of the machine is a published rate, or the rate that the links of the instance type allow. The run is
-    normal if this share is between 65 % and a little more than 100 %. Each list has at most three machines. The machine
-    closest to 100 % is first.
+    normal if it reaches 65 % to a little more than 100 % of this rate. Each list has at most three machines. The
+    machine closest to 100 % is first.
     """
     best = evidence.best
     assert best is not None

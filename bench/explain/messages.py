@@ -238,7 +238,7 @@ class AssessmentCode(OptionalPartsCode):
         "connects them at PCIe {generation}.0 x{lanes}, which the {gpu} supports. To decide, name the machine: "
         "--instance TYPE.",
     )
-    LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
+    LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name the machine with --instance."
     SHARED_MEMORY = (
         "shared-memory",
         "On a {gpu}, the host and the GPU share one memory, so no link bounds copies between them.",
@@ -250,7 +250,7 @@ class AssessmentCode(OptionalPartsCode):
     COPY_THROUGH_HOST = (
         "copy-through-host",
         "{rate:rate} is {share:.0%} of {link}. A copy through host memory crosses two links, partly one after the "
-        "other, so a third to a half of one link is usual.",
+        "other, so a third to a half of one link's rate is usual.",
     )
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",

@@ -16,9 +16,9 @@ from bench.explain.messages import ExplainNote
 from bench.explain.shortfall import between_nodes, fall
 from bench.hardware.reference import CopyReference
 
-_DIP = 0.4  # share of the peak at a smaller size, below which a size is part of a dip
-_RECOVERED = 0.85  # share of this peak that a larger size reaches again
-_FEWEST_OF_DIP = 2  # a change of the algorithm makes one size slow
+_DIP = 0.4  # a size is part of a dip if it is below this share of the peak at smaller sizes
+_RECOVERED = 0.85  # after a dip, a larger size reaches at least this share of this peak
+_FEWEST_OF_DIP = 2  # a dip has at least this many sizes, because a change of the algorithm makes only one size slow
 
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:

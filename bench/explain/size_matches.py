@@ -53,8 +53,8 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
     """Return the match at this run's best size or at the closest published size; None if no size is comparable.
 
-    A published size below the best size is comparable in three cases. This run's curve is flat at this size, the two
-    sizes are within a factor of two, or both sizes are large.
+    A published size below the best size is comparable if this run's curve is flat at this size, if the two sizes are
+    within a factor of two, or if both sizes are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes
     assert best is not None and best.payload_bytes

@@ -16,7 +16,7 @@ _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
 _MARKER_SHARE = 0.025  # half the height of a marker, as a share of a panel's height
 _NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
 
-_MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
+_MOST_NAMED = 6  # at most this many bounds in a panel, because more names would hide the data
 _BEYOND = 1.3  # factor by which a level line reaches beyond its sizes
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
@@ -76,9 +76,9 @@ def _places(
     """Return the vertical position of each bound's name, and the height that all names need.
 
     Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. In two cases, all names are written above all lines and
-    points, in the order of the lines. In the first case, a name would still cover a line. In the second case, names
-    would cover points at both sides of the panel.
+    upper name is moved up, so that the names do not overlap. If a name would still cover a line, or if names would
+    cover points at both sides of the panel, all names are written above all lines and points, in the order of the
+    lines.
 
     `rates`: the message size and the rate of each point in the panel.
     """

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from bench.figures import _style
 
-# Inches beside the map for labels and the colour bar, the place of the text as a share of the map's width, and the
-# letters in an inch.
+# In this order: the inches beside the map for labels and the colour bar, the position of the text as a share of the
+# map's width, and the letters per inch.
 _BESIDE_IN, _BESIDE_SHARE, _LETTERS_PER_IN = 1.9, 1.32, 12
 _FEWEST_LETTERS = 18
 

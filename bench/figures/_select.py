@@ -28,7 +28,7 @@ from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
-# a unit of time, and how many of them the longest time has at least if it is shown in this unit
+# the least value of the longest time in a unit for which the unit is used, the unit's seconds, and its name
 _SPANS = ((2.0, 3600, "hours"), (2.0, 60, "minutes"), (0.0, 1, "seconds"))
 _LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
 _MOST = 8  # machines in a figure

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch
 from bench.core.step_trace import StepPart
 from bench.job.page import COLOURS, TITLES
 
-_LEAST_SHARE = 0.003  # of the longest bar; a narrower part is drawn as `other`, because its colour could not be seen
+_LEAST_SHARE = 0.003  # as a share of the longest bar; a narrower part has no visible colour and is drawn as `other`
 
 _MOST_NAMED = 2
-_NOISE = 1e-6  # of the longest bar; a narrower part is the rounding error of a sum
+_NOISE = 1e-6  # as a share of the longest bar; a narrower part is the rounding error of a sum
 
 Parts = Mapping[StepPart, float]  # seconds
 

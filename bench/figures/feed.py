@@ -17,7 +17,7 @@ from bench.results.training_rows import Fed
 
 _ROW_IN, _PANEL_IN = 0.24, 0.45
 _SERIES = "rate of reading"
-_MARKERS = {  # of the rates that are marked beside the rate of a row; the same shapes as in the page
+_MARKERS = {  # the markers of a row's other rates; the HTML page uses the same shapes
     "disk_bytes_per_s": "|",
     "core_bytes_per_s": "x",
     "pcie_bytes_per_s": "^",

@@ -26,9 +26,9 @@ _TITLES = {
 }
 _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
 
-_HEADLINE_SHARE = 0.09  # share of the time axis above the data that each headline needs
+_HEADLINE_SHARE = 0.09  # height of a headline above the data, as a share of the time axis
 
-_MOST_NAME_LETTERS = 26  # of a curve's name before its headline
+_MOST_NAME_LETTERS = 26  # longest name of a curve that is written before its headline
 
 Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 

@@ -26,13 +26,13 @@ from bench.figures._map_facts import digits
 from bench.results import curves
 from bench.results.document import Document, Summary
 
-_MOST_ANNOTATED_RANKS = 16  # if there is one map; two maps have narrower cells
+_MOST_ANNOTATED_RANKS = 16  # limit for a figure with one map; two maps have narrower cells
 _MOST_ANNOTATED_OF_TWO = 10
-_MOST_CELLS = 512  # on each side; if there are more ranks, several share a cell, which shows their worst pair
+_MOST_CELLS = 512  # at each side of the map; with more ranks, several ranks share a cell, which shows their worst pair
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
-_BOTH_WAYS = ("two-way", "bidirectional", "bidirectional_sum")  # directions of rows whose busbw is that of each way
+_BOTH_WAYS = ("two-way", "bidirectional", "bidirectional_sum")  # directions of rows whose busbw is the rate of each way
 _DIFFERENT = 2.0  # if the medians of the two kinds of pairs differ by more than this factor, each has its own scale
 _FRAME = "#D55E00"
 
@@ -45,8 +45,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    A value for both directions fills both cells of a pair. Examples are the time of half a round trip and a two-way
-    bandwidth. The cell of an unmeasured direction is grey.
+    A value for both directions, such as the time of half a round trip or a two-way bandwidth, fills both cells of a
+    pair. The cell of an unmeasured direction is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():

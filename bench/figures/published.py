@@ -21,7 +21,7 @@ from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 
 _MOST_PANELS = 6
-_MOST_PUBLISHED = 6  # in a panel
+_MOST_PUBLISHED = 6  # published results in a panel
 _MOST_SOURCES = 8
 _MOST_OWN = 10  # curves of the document in the figure
 

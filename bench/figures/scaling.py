@@ -91,7 +91,7 @@ def _value(point: CurvePoint, rated: bool) -> float:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """Return a figure of the efficiency in percent at the largest pipelined size.
+    """Return a list with one figure: the efficiency in percent at the largest pipelined size.
 
     Scaling inside a node and scaling between nodes have separate curves. The list is empty if no world has a reference.
     """

@@ -14,7 +14,7 @@ from bench.results.document import Document
 from bench.results.training_rows import TrainedStep
 
 _MOST_STEPS = 12
-_MOST_RANKS = 8  # ranks of a step in a panel; if there are more, those that wait most and least
+_MOST_RANKS = 8  # ranks of a step in a panel; a larger step shows the ranks that wait most and least
 _ROW_IN, _STEP_IN = 0.24, 0.42
 _LONGER = 1.02  # if a bar is longer than its step by more than this factor, a remark says why
 

@@ -25,9 +25,9 @@ _MOST_FAULTS = 50  # at most this many absent rows of a job are listed one by on
 # rank.
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
-# If a whole job has one of these faults, its missing rows are not reported as well.
+# If a whole job has one of these faults, its missing rows get no faults of their own.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
-_ANY_MODE = Demand("time", "most", 1.0)  # any demand will do if the rule names its modes
+_ANY_MODE = Demand("time", "most", 1.0)  # a placeholder: the demand does not matter if the rule names its modes
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 

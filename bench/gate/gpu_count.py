@@ -100,8 +100,8 @@ def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> It
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
     bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the function uses
-    the largest number of GPUs that a job measured. In this case, the node does not fail because of the fault. The node
-    also does not fail if the driver shows each rank only its own GPU.
+    the largest number of GPUs that a job measured. The node fails only if the driver shows all GPUs of the host
+    (`_HostGpus.certain`).
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():

@@ -188,14 +188,14 @@ class FaultCode(Code):
     GPUS_LOST_UNREPORTED = (
         "gpus-lost-unreported",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there does not report how "
-        "many GPUs it has",
+        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there does not report "
+        "the number of GPUs",
     )
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
         "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there shows each rank "
-        "only some of them",
+        "only some GPUs",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
@@ -220,12 +220,12 @@ class FaultCode(Code):
     GPUS_EXPECTED_UNREPORTED = (
         "gpus-expected-unreported",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} does not report how many GPUs it has",
+        _GPUS_EXPECTED + "the driver of {host} does not report the number of GPUs",
     )
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some of them",
+        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some GPUs",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -235,7 +235,7 @@ class FaultCode(Code):
     CLUSTER_UNEXPECTED = (
         "cluster-unexpected",
         GateFailure.WRONG_CLUSTER,
-        "cluster {expected} is expected, but this is {found}",
+        "cluster {expected} is expected, but {found} was used",
     )
     CLUSTER_UNKNOWN = (
         "cluster-unknown",
@@ -245,7 +245,7 @@ class FaultCode(Code):
     INSTANCE_UNEXPECTED = (
         "instance-unexpected",
         GateFailure.WRONG_CLUSTER,
-        "instance type {expected} is expected, but this is {found}",
+        "instance type {expected} is expected, but {found} was used",
     )
     INSTANCE_UNKNOWN = (
         "instance-unknown",
@@ -266,7 +266,7 @@ class FaultCode(Code):
     TRANSPORT_UNEXPECTED = (
         "transport-unexpected",
         GateFailure.WRONG_FABRIC,
-        "transport {expected} is expected, but this is {found}",
+        "transport {expected} is expected, but {found} was used",
     )
     TRANSPORT_OTHER = (
         "transport-other",
@@ -276,7 +276,7 @@ class FaultCode(Code):
     NETWORK_OTHER = (
         "network-other",
         GateFailure.WRONG_FABRIC,
-        "network {expected} is required, but this is {found:list}",
+        "network {expected} is required, but {found:list} was used",
     )
     NETWORK_UNKNOWN = (
         "network-unknown",
@@ -383,8 +383,8 @@ class FaultCode(Code):
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row states the requested sizes [{sizes:list}], but needs at least one size, and only sizes of the case in "
-        "the header",
+        "the row states the requested sizes [{sizes:list}]: it must state at least one size, and each size must be in "
+        "the header's case",
     )
     PAYLOAD_ODD = (
         "payload-odd",

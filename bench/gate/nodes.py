@@ -303,9 +303,9 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Check whether the row can prove that a node is good, because data crossed a link.
+    """Check whether the row can prove that a node is good.
 
-    Copies inside one GPU can also prove this, because they measure the GPU's memory.
+    It can if data crossed a link, or if copies inside one GPU measured the GPU's memory.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 

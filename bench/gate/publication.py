@@ -42,7 +42,8 @@ _REDUCTIONS = ("median", "arithmetic mean")  # how times may be reduced
 _HOSTS = "CPU times of the hosts"  # the CPU times of hosts that rows record
 _CLOSE = 1e-9  # relative difference that the rounding of a few operations can cause
 
-# The keys that a host's facts must have. The value null means unknown. A key is absent if nobody asked the host.
+# The keys that a host's facts must have. The value null means unknown. A missing key means that the fact was not
+# collected.
 _NODE_KEYS = (
     "cpu_model",
     "num_cpus",
@@ -289,7 +290,8 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
         for size in record.requested_bytes
     }
     if case.schedule == "ladder" and header.topology == "pairs":
-        # A ladder chooses its pairs by what it finds. It begins at the largest size.
+        # A ladder chooses its pairs while it measures, so the pairs are not known beforehand. It begins at the largest
+        # size.
         largest = max(case.sizes)
         for mode in case.modes:
             if not any((size, of) == (largest, mode) for size, of, _ in present):
@@ -418,7 +420,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
             yield f"versions.{name}"
     if not header.started:
         yield "when it began (started)"
-    if header.facts.get("tool"):  # the host and library of another tool are those of our jobs in the same run
+    if header.facts.get("tool"):  # another tool ran with the hosts and library of our jobs in the same run
         return
     if header.settings.get("seed") is None:
         yield "the seed of the data (settings.seed)"

@@ -287,7 +287,7 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
     Return None if nothing is published.
 
     The figure is busbw in bytes per second, or the time of a small operation in seconds. A figure with a known
-    limitation (`limited`) is not used. An example is a measurement with NVLS turned off.
+    limitation (`limited`), such as NVLS turned off, is not used.
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None

@@ -22,17 +22,17 @@ from bench.hardware.messages import ACCESS_DISABLED, ACCESS_UNSUPPORTED, HealthC
 
 _CLOSE = ("PIX", "PXB")
 _MOST_SHOWN = 4
-_FEWEST_RATES = 4  # active NVLinks whose rates are compared
+_FEWEST_RATES = 4  # rates are compared only if at least this many NVLinks are active
 _SLOW_LINK = 0.9  # a slow link has less than this share of the median rate
-_WHOLE_MESH = 8  # GPUs of the meshes on the market
-_FEWEST_OF_SWITCH = 3  # fewest GPUs that all reach each other, so that a switch is assumed
+_WHOLE_MESH = 8  # number of GPUs in a whole mesh; no other size is on the market
+_FEWEST_OF_SWITCH = 3  # if at least this many GPUs all reach each other, a switch is assumed
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
     """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
 
-    An idle link drops to a lower rate but keeps its lanes. Many machines connect only half of the lanes. Therefore few
-    lanes are only doubtful if the link was idle or if the slot's number of lanes is unknown.
+    An idle link drops to a lower rate but keeps its lanes. If the link was idle or the slot's number of lanes is
+    unknown, a link with few lanes is only doubtful, because many machines connect only half of the lanes.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -130,7 +130,7 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs that have fewer NVLinks to their peers than the node's other GPUs have, or no NVLink at all.
 
     The rule reads the reported paths between GPUs. Numbers of links are compared only if the GPUs do not report their
-    own links. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is only doubtful. Many such cards
+    own links. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is only doubtful, because many cards
     never had a bridge.
     """
     rule = "unlike_nvlinks"
@@ -165,9 +165,9 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[HealthFinding]:
     """Find GPUs with fewer NVLinks in total than the other GPUs, if not all GPUs have links to each other.
 
-    In such a mesh, pairs differ by design, but all GPUs have the same number of links. In a part of a mesh, as in a
-    container, the numbers differ. A bridge between two cards is always visible as a whole. Cards of another model may
-    have other bridges, so a finding is only doubtful.
+    In a whole mesh, pairs differ by design, but all GPUs have the same number of links. A container may show only a
+    part of the mesh, in which the numbers differ, so only whole meshes and bridges between two cards are checked. A
+    finding is only doubtful, because some cards may have other bridges. Nodes with several GPU models are not checked.
     """
     bridges = max(map(len, linked.values())) == 1
     if len({each.name for each in node.gpus}) > 1 or not (bridges or len(linked) == len(node.gpus) >= _WHOLE_MESH):

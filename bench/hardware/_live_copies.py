@@ -154,8 +154,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that limit a row.
 
-    If only some ranks took part, these ranks may have the fastest links. In this case, the result has the fastest links
-    of the nodes.
+    If only some ranks took part, the result has the fastest links of the nodes, because these ranks may have the
+    fastest links.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:

@@ -119,9 +119,7 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Check whether several ranks shared a GPU.
-
-    Such a row shows nothing about links.
+    """Check whether several ranks of a row shared a GPU. If so, the row shows nothing about links.
 
     `flags`: the flags of the row.
     """
@@ -131,8 +129,8 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links between the two GPUs of a pair's row.
 
-    If the node has NVLinks but no NVLink joins these two GPUs, a library may route through a third GPU. In this case,
-    return the links of the node.
+    If the node has NVLinks but no NVLink joins these two GPUs, return the links of the node, because a library may
+    route through a third GPU.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links

@@ -2,8 +2,8 @@
 
 The user or the log names the machine, or the GPU models in the log identify the machine.
 
-Several instance types can have the same GPU. In this case, bounds use only the GPU's own ports and the links that all
-candidate types share (`likely`). All other links are reported as unknown.
+If several instance types have the log's GPU, bounds use only the GPU's own ports and the links that all candidate types
+share (`likely`). All other links are reported as unknown.
 """
 
 from __future__ import annotations

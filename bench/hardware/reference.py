@@ -29,8 +29,8 @@ class Reference:
     `peers`: "host" if the GPUs had no peer access and copied through host memory.
     `limited`: a text that says what kept the result below the hardware's rates.
     `limit`: the code of this limit (LIMITS of curves.py), if its effect on the links is known.
-    `compared`: whether logs are compared with this result. If False, only predictions use the result: the machine has
-    an unusual driver or wiring, or no log was compared with the result yet.
+    `compared`: whether logs are compared with this result. If False, only predictions use the result. The reason is an
+    unusual driver or wiring of the machine, or nobody has compared a log with the result yet.
     """
 
     gpu: str

@@ -82,7 +82,7 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
         remarks.append(Coded.of(JobCode.MISSING_RANKS, num=len(missing), num_ranks=num_ranks, ranks=ranks))
     by_rank, num_steps = _same_steps(by_rank, remarks)
     own = [remark for trace in by_rank.values() for remark in trace.remarks]
-    if not has_collectives:  # said once
+    if not has_collectives:  # the job has its own remark on missing collectives
         own = [remark for remark in own if remark.code != TraceCode.NO_COLLECTIVES]
     told = tuple(_said_once([*remarks, *own]))
     return TracedJob(by_rank, num_ranks, alignment, collectives, num_steps, missing, told)
@@ -161,7 +161,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
-    the kernel of the next collective starts late. In this case, the rank arrives when its own earlier work is done.
+    the kernel of the next collective starts late. The rank then counts as ready when its own earlier work is done.
     """
     if not trace.on_device:
         return trace

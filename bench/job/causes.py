@@ -41,7 +41,8 @@ _LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the rate of the link
 _DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
 _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
 _NO_TIME_S = 1e-9  # sums of thousands of seconds have rounding errors
-# number of kernels of a type, alone and during an exchange; the share of a kernel during an exchange
+# A type of kernel is examined if at least this many kernels ran alone, and as many during an exchange. A kernel counts
+# as running during an exchange if the exchange covers more than this share of the kernel's duration.
 _LEAST_KERNELS, _BESIDE = 5, 0.9
 # kernels of a type differ at most by this factor alone, and are longer by at least this factor during an exchange
 _EQUAL, _SLOWED = 1.1, 1.1
@@ -341,7 +342,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
     rest = {rank: spans.minus(host[rank], waiting[rank]) for rank in host}
     idle = [spans.total(spans.union(rest[rank])) / known.job.num_steps for rank in rest]
     if median_low(idle) <= known.limit_s:
-        return  # if this concerns few ranks, these ranks are late
+        return  # if the host delays only few ranks, these ranks are late ranks
     gain = known.replays.without(CauseCode.HOST_BOUND, rest)
     kernels = np.concatenate([trace.compute[:, 1] - trace.compute[:, 0] for trace in known.job.traces.values()])
     if not len(kernels):

@@ -1,10 +1,10 @@
 """Find the ranks for which other ranks waited, and the causes of their lateness.
 
-The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
-exchange. No rank of the exchange had arrived at a later exchange before the last rank arrived. The last rank to arrive
-is late. Its lateness is the time between the median arrival of the other ranks and its own arrival. To find the cause,
-the rank's time since the last phase is divided into segments. Each segment is compared with the median of the other
-ranks. The segment with the largest excess is the cause.
+The steps are divided into *phases*. An exchange ends a phase if at least one rank stalled for it, and if none of its
+ranks had arrived at a later exchange before the last of them arrived. The last rank to arrive is late. Its lateness is
+the time between the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the
+last phase is divided into segments. Each segment is compared with the median of the other ranks. The segment with the
+largest excess is the cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.job.model import Late, LateRank, MatchedCollective, TracedJob
 from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are not waits
-_MOST_LATE = 16  # late ranks of one exchange, at most
+_MOST_LATE = 16  # at most this many late ranks are reported for one exchange
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bench.predict.predict import Prediction
 from bench.results.document import Summary
 
 _MODES = {True: ("isolated", "pipelined"), False: ("pipelined", "isolated")}
-_FARTHEST = 4  # times the largest measured size; up to there, the rate of large messages hardly changes
+_FARTHEST = 4  # sizes up to this many times the largest measured size are extrapolated: the rate hardly changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class ElsewhereCode(OptionalPartsCode):
 
     CLOSURE = (
         "closure",
-        "closure: replayed with the recorded times, the step differs by {closure:percent} from the recorded step",
+        "closure: a replay with the recorded times differs by {closure:percent} from the recorded step",
     )
     NOT_PREDICTED = (
         "not-predicted",
@@ -304,8 +304,8 @@ class ConfirmCode(Code):
     )
     RANK = (
         "rank",
-        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that replaces it is "
-        "late, the host is the cause",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that replaces "
+        "rank {rank} is late, the old host is the cause",
     )
     NOISE = (
         "noise",

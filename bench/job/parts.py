@@ -20,8 +20,8 @@ used:
 A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
 The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
 exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
-continues the previous stall under two conditions. There is almost no work between the two stalls. The rank had already
-arrived at a collective that ends the later stall.
+continues the previous stall if there is almost no work between the two stalls, and if the rank had already arrived at a
+collective that ends the later stall.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from bench.core.step_trace import RankTrace, StepPart, StepPhase, TracedCollecti
 from bench.job.model import RankStep, TracedJob
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
-# Without a device, another thread records the end. On a busy machine it may do so later, by this share of the stall.
+# Without a device, another thread records the end. On a busy machine, the recorded end may be late by this share of the
+# stall, but at most by this many seconds.
 _RECORDED_LATE_SHARE, _RECORDED_LATE_S = 0.05, 5e-3
 # work between two stalls of one wait, in seconds or as a share of the wait
 _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02

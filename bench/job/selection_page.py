@@ -23,7 +23,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 
 SCHEMA = "bench.job_select/1"
 _THOUSAND = 1000
-_FEW = 4  # verdicts that are written out, and machines that a line names, at most
+_FEW = 4  # at most this many verdicts are written out, and a line names at most this many machines
 _TITLES = (
     "",
     "instance",

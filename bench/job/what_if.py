@@ -127,7 +127,10 @@ class WhatIfs:
 
 
 def gain_of(name: str, saved: Sequence[float]) -> Gain:
-    """Return the median saving per step with its interval; for few steps, the smallest and largest saving."""
+    """Return the median saving per step with its interval.
+
+    With few steps, the interval reaches from the smallest to the largest saving.
+    """
     ordered = sorted(saved)
     rank = stats.interval_rank(len(ordered)) or 1
     return Gain(name, median(ordered), ordered[rank - 1], ordered[-rank], tuple(saved))
@@ -239,8 +242,8 @@ def _called(one: MatchedCollective, rank: int) -> float:
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives for which a rank waited before it issued another collective.
 
-    The result is empty if a step has only one such collective. It may be a single large bucket at the end of the
-    backward pass.
+    The result is empty if a step has only one such collective, because this collective may be a single large bucket at
+    the end of the backward pass.
     """
     alone: set[int] = set()
     for rank, timeline in timelines.items():

@@ -77,7 +77,7 @@ def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
 
 def _verdict(job: str, page: Page) -> JobVerdict:
     verdict, why = page.assessment.verdict, page.assessment.why
-    # No option can decide a job whose rows have no bandwidth, such as a training step: then `decides` repeats `why`.
+    # For a job without bandwidths, such as a training step, no option helps, and `decides` only repeats `why`.
     decides = page.decides if page.decides and page.decides.code != why.code else None
     return JobVerdict(
         job=job,

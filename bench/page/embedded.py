@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 30  # limit for the JSON in a page, so that a damaged or host
 _MOST_PLAIN = 1 << 18  # bytes of JSON that stay readable in the page; larger JSON is compressed
 _BEGIN, _END = '<script type="application/json" id="data"', "</script>"
 _STEP = math.log(1.001)
-_OLD_REFERENCE = "ping-pong"  # so began the name of each measured floor before pages had its kind
+_OLD_REFERENCE = "ping-pong"  # old pages lack the kind of a floor; the name of a measured floor begins with this text
 # Fields that are not stored for a job with many rows, and the values that these rows get instead.
 _LEFT_OUT: dict[str, Any] = {
     **dict.fromkeys(("num_effective", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s", "last_arriver_s")),

@@ -13,7 +13,7 @@ from bench.results import derived_tables, feed_words, looks
 from bench.results.document import Document
 from bench.results.training_rows import Fed
 
-_SHAPES = {  # of the rates that are marked beside the rate of a row: key of dots.SHAPES and word of the explanation
+_SHAPES = {  # the markers of a row's other rates: key of dots.SHAPES, and name in the explanation
     "disk_bytes_per_s": ("line", "upright line"),
     "core_bytes_per_s": ("cross", "cross"),
     "pcie_bytes_per_s": ("triangle", "triangle"),

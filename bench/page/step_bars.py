@@ -12,7 +12,7 @@ from bench.results.document import Document
 from bench.results.training_rows import TrainedStep
 
 _BAR_WIDTH = 1000  # units of a bar; the page stretches the bar, but not the text beside it
-_LEAST_SHARE = 0.001  # of the longest bar; the legend does not name a part that is narrower in all bars
+_LEAST_SHARE = 0.001  # as a share of the longest bar; the legend omits a part that is narrower in all bars
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,8 +284,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
     The result is "" if the links do not name an instance type.
 
-    A type made with `like:` may have the same links of this family as its parent type. In this case, the result is the
-    parent type.
+    If a type made with `like:` has the same links of this family as its parent type, the result is the parent type.
     """
     if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links

@@ -112,8 +112,7 @@ def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
     """Return the bytes that each GPU sends as text: `each GPU sends 2.142 GB per step: ...`.
 
-    With NVLS, the text states the bytes through the GPU's port. Their number is smaller than the number that busbw
-    counts.
+    With NVLS, the text states the bytes through the GPU's port, which are fewer than the bytes that busbw counts.
     """
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):

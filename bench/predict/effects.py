@@ -33,7 +33,7 @@ _SD = {
     "architecture": 0.07,
     "attention on": 0.25,
     "GPU": 0.05,
-    "typical GPU": 0.07,  # whose best matrix product was never measured
+    "typical GPU": 0.07,  # a GPU whose best matrix product was never measured
     "experts": 0.25,
     "adapters": 0.2,
     "float8": 0.15,
@@ -42,11 +42,11 @@ _SD = {
     "fused software": 0.15,
     "compiled": 0.15,
 }
-SD_SOURCE = {EVERYTHING: 0.04, "attention": 0.25, "memory": 0.3}  # for the software and settings of a source
-SD_PLACE = 0.05  # for a source on one architecture, on all terms
-SD_RUN = 0.06  # for one run
-SD_RARE = 0.15  # additional, for one run with experts or adapters
-SD_EXCHANGE = 0.3  # for the predicted communication, relative to it
+SD_SOURCE = {EVERYTHING: 0.04, "attention": 0.25, "memory": 0.3}  # noise of a source: its software and settings
+SD_PLACE = 0.05  # additional noise of a source on one architecture, on all terms
+SD_RUN = 0.06  # noise of one run
+SD_RARE = 0.15  # additional noise of one run with experts or adapters
+SD_EXCHANGE = 0.3  # error of the predicted communication, as a share of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,9 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        The estimate may change suddenly at the end of a curve. A message could then take longer than a larger message,
-        so the function raises its efficiency. Larger messages are checked on a fixed grid of GRID_STEPS steps.
+        The estimate may change suddenly at the end of a curve. If a message would take longer than a larger message,
+        the function raises the efficiency of the smaller message. Larger messages are checked on a fixed grid of
+        GRID_STEPS steps.
         """
         memo = self._evidence.memo
         if family == "pcie-link":

@@ -18,7 +18,7 @@ from bench.predict.messages import Refusal
 from bench.predict.workload import LOSSES
 
 _GATHERED_LAYERS = 2  # ZeRO 3 gathers a layer's weights while it computes another layer
-_FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
+_FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards each part
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
@@ -130,7 +130,7 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     estimate, least = scale * (kept * layers + repeated), scale * (kept_least * layers + repeated_least)
     parts["activations"] = estimate, least, f"{words}, estimated; at least {least / 1e9:.3g}"
     if model.vocabulary and mesh.pipeline == 1:
-        # Some program computes the loss in pieces, so the lower bound has none.
+        # Some programs compute the loss in pieces, so the lower bound of this part is 0.
         per_logit = LOSSES[workload.loss]
         output = tokens * model.vocabulary * per_logit / mesh.tensor
         words = f"{per_logit} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"

@@ -33,10 +33,10 @@ from bench.predict.workload import STRATEGIES, Mesh, Workload
 
 MOST_PIPELINE = 16  # stages
 MOST_CONTEXT, LEAST_TOKENS = 16, 4096  # ranks that divide the tokens of a sample, and tokens of a rank
-_PREDICTED, _CLOSE = 2, 1.1  # number of meshes that are predicted, and their largest rough time / the least
+_PREDICTED, _CLOSE = 2, 1.1  # number of meshes to predict, and limit of their rough time / the shortest rough time
 _TYPICAL, _START_S, _HOP_S = 0.75, 10e-6, 3e-6  # rough: share of a link's rate, start of a call, latency of a message
-_WHEN = ("pass", "hop", "bucket", "unit", "ends", "after")  # of Communication
-_HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through the host
+_WHEN = ("pass", "hop", "bucket", "unit", "ends", "after")  # values of Communication.when
+_HOST_SHARE = 0.4  # like _TYPICAL, but for GPUs without peer access, which copy through the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class _Meshes:
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
         """Return the rough seconds of a step of each mesh.
 
-        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for the
-        time of the backward pass. It hides the exchange of weights for the time of both passes.
+        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for at
+        most the time of the backward pass, and the exchange of weights for at most the time of both passes.
         """
         import numpy as np
 

@@ -341,7 +341,8 @@ class PageNote(Code):
     TRAINING_RULES = (
         "training-rules",
         "half sheet: the error if every GPU reached half of its data sheet's rate; by GPU: the error if every GPU "
-        "reached the median rate (in % of the data sheet) of other sources with its architecture and element type",
+        "reached the median rate (in % of the data sheet) that other sources report for its architecture and element "
+        "type",
     )
     TRAINING_INTERVAL = (
         "training-interval",

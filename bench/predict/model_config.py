@@ -24,7 +24,7 @@ _GATED = (
     "smollm3",
     "gpt_oss",
 )
-_MOST_TOKENS = 8192  # of a sample, if the configuration allows longer samples
+_MOST_TOKENS = 8192  # tokens of a sample, if the configuration allows longer samples
 # linkbench's name -> the names in configurations; the first name that exists counts.
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer"),

@@ -91,10 +91,10 @@ class EfficiencyCurve:
 
         `where`: ln(busy time in seconds).
 
-        Before the first point, the value of this point is used for large messages, or if the point is near. After the
-        last point, the value of this point is used if it measures large messages or is near. Return None in all other
-        cases, and between two points that are far apart. `beyond` estimates the values after a last point of smaller
-        messages.
+        Before the first point, return the value of the first point if `where` is near it or belongs to large messages.
+        After the last point, return the value of the last point if `where` is near it or if the last point measures
+        large messages. In all other cases, and between two points that are far apart, return None. If the last point
+        measures smaller messages, `beyond` estimates the values after it.
         """
         points = self.points
         if not points:
@@ -313,7 +313,7 @@ def estimate(
         known[found.systems] = _Comparison([known[system] for system in found.systems])
     compared: _Comparison = known[found.systems]
     values: list[float] = []
-    squares: list[float] = []  # of the distances
+    squares: list[float] = []  # squares of the systems' distances
     for own_values, nearest in zip(found.values, compared.similar, strict=True):
         value, extrapolated = own_values[nearest.places[0]]
         if len(nearest.places) > 1:

@@ -446,8 +446,8 @@ def copy(
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
     No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
-    Its high end assumes half of the rate. The reason may be two GPUs behind one PCIe switch, or the limit of the host's
-    memory.
+    Its high end assumes half of the rate, because two GPUs may share one PCIe switch, or the host's memory may limit
+    the copies.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

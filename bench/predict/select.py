@@ -1,9 +1,9 @@
 """Rank machines, and compare two machines by the ratio of their costs or times.
 
-A machine may be certainly better than another machine although their intervals overlap. The reason is that the same
-assumption may widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw.
-Shared assumptions cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict
-names the unknown that changes the ratio most, and the command that would measure this unknown.
+A machine may be certainly better than another machine although their intervals overlap, because the same assumption may
+widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions
+cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown
+that changes the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _LEFT = ("instance", "bottleneck", "price of")
 _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
-# the unit of a run from this length on
+# the shortest run that is shown in a unit, in seconds; the unit; its seconds
 _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))
 # from one set of draws to the next, the ends of an interval of thousands of draws differ by less than this
 _BY_CHANCE = 0.01

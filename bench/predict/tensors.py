@@ -95,8 +95,8 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     """Return the tensors of a model, or None if its layer sizes are unknown.
 
     All tensors together have `model.parameters` elements. If the sizes of the other tensors do not explain all
-    parameters, the remaining parameters form one input tensor. An example is a table of positions. If `parameters` is
-    too small for separate norms and biases, each layer has a single vector for its norms and biases.
+    parameters, the remaining parameters form one input tensor, such as a table of positions. If `parameters` is too
+    small for separate norms and biases, each layer has a single vector for its norms and biases.
     """
     if model.residual is not None:
         return _convolutions(model.residual)

@@ -150,8 +150,8 @@ def _ends(
 ) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the tensors before the first layer and after the last layer of one stage.
 
-    The function chooses the stage with most parameters. In a pipeline, this is the last stage. If the stages have
-    different numbers of layers, this stage is between two other stages and has no such tensors.
+    The function chooses the stage with most parameters. If all stages of a pipeline have the same number of layers,
+    this is the last stage. Otherwise, it is a stage between two other stages, which has no such tensors.
     """
     if stages == 1:
         return of_model.inputs, of_model.outputs

@@ -1,8 +1,8 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
 A prediction does not use the measurement of its step. The computation is the time of the timed layers. The time of an
-exchange is the time of the same exchange without computation. It comes from rows of the same transport and ranks. The
-error therefore shows whether steps can be predicted from links.
+exchange is measured on the same exchange without computation, over the same transport and ranks. The error therefore
+shows whether steps can be predicted from links.
 
 The times of ddp buckets that wait for the previous bucket come from rows of back-to-back calls. Rows of isolated calls
 give the times of all other exchanges.
@@ -31,7 +31,7 @@ _PATTERNS = {  # the strategies with a prediction, and the patterns whose rows h
     "pipeline": ("pingpong",),
 }
 _SCHEDULES = ("1f1b", "gpipe")
-_SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a bucket, by compression
+_SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # share of a bucket's bytes that is sent, by compression
 
 
 class StepValidation(Code):

@@ -32,7 +32,7 @@ CLASSES = ("family", "source", "architecture", "model_family")  # what is held o
 RULE_SHARE = 0.5  # the first rule: every GPU reaches half of its data sheet's rate
 _NUM_DRAWS = 400
 NEAR = 0.15  # a ratio with at most this error counts as near
-MOST_APART = 4.0  # the largest ratio of the numbers of GPUs of two runs whose rates are compared
+MOST_APART = 4.0  # runs are compared only if their numbers of GPUs differ by at most this factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def nothing(path: Path) -> Document:
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
     """Return how jobs ended, and warnings.
 
-    If outcomes.json is broken, return only a warning. The file may have recorded failures.
+    If outcomes.json is broken, return no ends and a warning. Failures that the file recorded are then unknown.
     """
     try:
         return runs.outcomes_or_error(path), []

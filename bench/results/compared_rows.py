@@ -1,4 +1,4 @@
-"""Results that compare a row with another one: of another tool, another world, without other traffic, or recorded.
+"""Results that compare a row with another tool, another world, the row without other traffic, or a recorded time.
 
 Rates are in bytes per second and times in seconds. An unknown value is None.
 """

@@ -163,7 +163,8 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
     """Return one of the rows that differ only in their launch: the row with the middle time.
 
-    Of two middle launches, the slower one is taken. The fastest launch would show luck as a result.
+    If two launches are in the middle, return the row of the slower one. The row of the fastest launch would show luck,
+    not a result.
     """
     cells = launches.cells(document.headers, rows)
     return [sorted(cell.rows.values(), key=seconds)[len(cell.rows) // 2] for cell in cells]

@@ -48,8 +48,9 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 def threshold(num: int) -> float:
     """Return the limit in robust standard deviations for the slowest of `num` GPUs.
 
-    If all GPUs are equal, the probability that the slowest GPU exceeds the limit is _CHANCE. The measured spread of a
-    few GPUs is uncertain, so the limit is larger for a few GPUs. For 8 GPUs, the limit is 1.5 times as large.
+    If all GPUs are equal, the probability that the slowest GPU exceeds the limit is _CHANCE. The spread measured on few
+    GPUs is uncertain, so the limit is multiplied by 1 + 4 / num. For 8 GPUs, it is 1.5 times the limit for an exactly
+    known spread.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 

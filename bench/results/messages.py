@@ -27,7 +27,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than requested"),
     Flag.FEW_SAMPLES:    ("?", "too few independent samples for a 95 % interval"),
     Flag.BAD_SAMPLES:    ("?", "samples are not valid times: no figure"),
-    Flag.CLOCK_LIMITED:  ("?", "inexact one-way time: the error of the two clocks is a large part of it"),
+    Flag.CLOCK_LIMITED:  ("?", "inexact one-way time: the error of the two clocks is a large part of the time"),
     Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
     Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
     Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),
@@ -43,7 +43,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): the rate is not the rate of a peer link"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: the row shows that the code works, not how fast the links are"),
-    Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
+    Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for this rank"),
     Flag.PARTLY_ALONE:   ("", (
         "partly alone: a copy ended while another copy was still timed, which made the other copy faster"
     )),
@@ -131,8 +131,9 @@ class NoteCode(Code):
     SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest rank in most samples of {num} of {judged} rows"
     NO_SLOW_RANK = (
         "no-slow-rank",
-        "{row}: none of {num} ranks is slow; the slowest ({place}) is {behind:percent} below the median, robust z "
-        "{z:.1f} (a slow rank is more than {limit:percent} below the median, with z beyond -{limit_z:.1f})",
+        "{row}: no rank is slow. The slowest of {num} ranks ({place}) is {behind:percent} below the median, with "
+        "robust z {z:.1f}. A rank is slow if it is more than {limit:percent} below the median and z is below "
+        "-{limit_z:.1f}",
     )
     FRAMEWORK = (
         "framework",

@@ -34,8 +34,11 @@ _MOST_COUNTED = 6  # kinds of notes that the last line names
 
 
 def legend(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`, and one for the marks that occur, each with its number of
-    rows, such as `* not converged (36)`. `letters`: the letter of each bound (name, kind).
+    """Return a note for each letter in the column `bound`, and one note that lists the marks in the rows.
+
+    Each mark has its number of rows, such as `* not converged (36)`.
+
+    `letters`: the letter of each bound (name, kind).
     """
     found = _bounds(document.summaries, letters)
     num = Counter(mark for row in document.summaries for mark in text.marks(row.flags))
@@ -69,8 +72,9 @@ def texts(found: Iterable[Coded]) -> list[str]:
 def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
     """Return the notes to show by default. The last line counts the notes left out.
 
-    With the legend (`above`), they have at most TEN printed lines. If they need more, several notes of a code are only
-    counted, and then the least urgent notes are left out. The most urgent note is always shown.
+    The legend (`above`) and these notes together have at most TEN printed lines. If they need more, a line that stands
+    for several notes gives only their number. If this is not enough, the least urgent notes are left out. The most
+    urgent note is always shown.
     """
     most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}

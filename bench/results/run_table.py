@@ -355,8 +355,8 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Return the rows of one size as lines. A line has the rows of all modes of one group.
 
     If a group has two rows of a mode, the first row is from an interrupted attempt, and the second row replaces it.
-    However, rows that were imported from a log and rows with wrong data are never replaced. In this case, the second
-    row begins a new line.
+    However, a row that was imported from a log or has wrong data is never replaced; the second row then begins a new
+    line.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group

@@ -226,8 +226,8 @@ class Drift:
 def drift(seconds: Sequence[float]) -> Drift | None:
     """Return the trend of the samples, or None for fewer than 6 samples.
 
-    The trend includes the ratio of the last third of the samples to the first third. With fewer than 6 samples,
-    one third of them would be a single sample.
+    The trend includes the ratio of the last third of the samples to the first third. Each third must have at least 2
+    samples.
     """
     values = _checked(seconds)
     return _drift(values, _ranks(values))

@@ -101,7 +101,7 @@ def _scaling(
 
 
 def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a speed-up over the step `first`, or None twice.
+    """Return the 95 % interval of a speed-up relative to the step `first`; (None, None) if it is unknown.
 
     The relative errors of the two steps are independent, so they are added in squares.
     """

@@ -360,8 +360,8 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """Return the tightest hard or traffic bound.
 
-    If there is no hard or traffic bound, return the tightest reference bound. If the busbw exceeds a traffic bound, the
-    library sends less than assumed. Such a bound is left out.
+    If there is no hard or traffic bound, return the tightest reference bound. A traffic bound that the busbw exceeds is
+    left out, because the library then sends less than the bound assumes.
 
     `bounds`: the bounds in order, the tightest bound first.
     """

@@ -24,18 +24,18 @@ from statistics import fmean, median, stdev
 from bench.results.launches import t_quantile
 
 Setting = tuple[int, ...]  # for each factor, the number of its value; 0 is the baseline's value
-# Measures one launch of each setting, as neighbours in this order, and returns their seconds; None for a setting that
-# cannot run. The first argument is the number of the block.
+# Measures one launch of each setting, one directly after the other in this order. Returns the seconds of each launch,
+# or None for a setting that cannot run. The first argument is the number of the block.
 Measure = Callable[[int, Sequence[Setting]], Sequence[float | None]]
 
 POWER = 0.9
 LOOKS = (4, 7, 12, 20, 30)  # the numbers of pairs after which the confirmation is tested; the budget may end earlier
-# The level of each of five looks at which a search names one of two equal settings in 5 % of cases (Pocock, Biometrika
-# 64, 1977).
+# The significance level of each of the five tests (looks). At this level, all tests together name a winner among two
+# equal settings in 5 % of searches (Pocock, Biometrika 64, 1977).
 _ALPHA_OF_LOOK = 0.0158
 LEAST_PAIRS = LOOKS[0]
-_FINAL_BLOCKS = 3  # blocks of the last two settings of a stage
-_MOST_BLOCKS = 6  # blocks of any round
+_FINAL_BLOCKS = 3  # when one setting is left besides the incumbent, a stage has at least this many blocks in total
+_MOST_BLOCKS = 6  # most blocks of a round
 _ADOPTED_P = 0.05  # a stage adopts a value only below this p-value; this is not a verdict
 
 

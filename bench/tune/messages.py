@@ -59,6 +59,6 @@ class TuneAnswer(OptionalPartsCode):
     )
     UNDECIDED = (
         "undecided",
-        "undecided, because the search found no clear difference within its budget<: {num_pairs:n pair} of launches of "
-        "{best} and {baseline} would show a gain of {least:percent} in 9 of 10 searches>",
+        "undecided, because the search found no clear difference within its budget<; if {best} were {least:percent} "
+        "faster than {baseline}, 9 of 10 searches with {num_pairs:n pair} of launches would show this>",
     )

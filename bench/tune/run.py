@@ -233,7 +233,10 @@ def _seconds(folder: Path, job: str) -> float | Coded | None:
 
 
 def stored_request(folder: Path) -> tuple[TuneRequest, list[int]]:
-    """Return the request of a search, and the numbers of launches that were allowed so far. Raises UsageError."""
+    """Return the request of a search, and the numbers of launches that were allowed so far.
+
+    Raises UsageError if the folder contains no search.
+    """
     stored = runs.read_search(folder)
     if stored is None:
         raise UsageError.of(TuneError.NOT_A_SEARCH, folder=str(folder))

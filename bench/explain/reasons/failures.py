@@ -77,7 +77,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """Detect that the tool's check of the copied data failed. This reason applies if copies with a host failed, too."""
+    """Detect that the tool's check of the copied data failed, also for copies between a GPU and its host."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 

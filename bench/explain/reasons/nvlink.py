@@ -28,7 +28,7 @@ _BUSY = (
     "ecc.errors.uncorrected.volatile.total --format=csv; nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv"
 )
 _MEMORY = "nvidia-smi -q -d MEMORY,POWER,PERFORMANCE,CLOCK; free -g"
-_PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # links with which all GPUs of a node are connected fast
+_PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # kinds of fast links that connect all GPUs of a node
 _THROUGH_HOST, _OVER_PCIE = (0.0, 0.55), (0.55, 1.05)  # ranges of shares of the PCIe link's rate
 _AS_SOCKETS = 8e9  # the most bytes per second that TCP over the loopback device or one NIC carries
 _PART = (0.1, 0.93)  # range of shares of the normal rate at which some of the NVLinks may be missing
