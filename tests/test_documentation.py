@@ -44,7 +44,7 @@ def test_every_field_of_a_summary_is_explained() -> None:
 
 def test_the_examples_of_cluster_and_scenario_are_read_and_name_every_key(tmp_path: Path) -> None:
     clusters, scenario, *more = _blocks(ROOT / "docs" / "running.md", "yaml")
-    for entry in more:
+    for entry in (*more, *_blocks(ROOT / "docs" / "tour.md", "yaml")):
         (tmp_path / "bench.yaml").write_text(entry, encoding="utf-8")
         assert load_clusters(tmp_path / "bench.yaml")
     (tmp_path / "bench.yaml").write_text(clusters, encoding="utf-8")
