@@ -20,7 +20,7 @@ from bench.core.fabric import SWITCH, Flow
 from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
 
-MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall of more ranks is solved round by round
+MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall with more messages is solved round by round
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +408,7 @@ def tree_reduce(call: Call) -> Phases:
 
 
 def tree_allreduce(call: Call) -> Phases:
-    """Reduce to a root, then broadcast from this root."""
+    """Return the phases of a tree reduce to a root, then of a tree broadcast from this root."""
     return [*tree_reduce(call), *tree_broadcast(call)]
 
 
