@@ -227,7 +227,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
         for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # different versions always have different files
+    if different:  # findings about versions make a finding about files unnecessary
         return
     yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
     sources = {own.source for own in facts.values()}

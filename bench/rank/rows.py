@@ -18,7 +18,7 @@ from bench.rank.messages import RankSkip
 
 _MOST_SETS = 64
 _IN_PLACE_ROOM_BYTES = 64 << 20
-# calls of a batch for which a GPU has buffer sets, which take this share of its free memory
+# A GPU has buffer sets for this many calls of an in-place batch, if they fit in this share of its free memory.
 _DEVICE_CALLS, _DEVICE_SHARE = 16, 0.25
 _ANY_BATCH = 1 << 30
 
