@@ -238,7 +238,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
 def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
     """Yield a finding for each value that differs from the most common value.
 
-    It names the hosts with the differing value.
+    The finding names the hosts with the differing value.
     """
     counts = Counter(values.values())
     if len(counts) < 2:

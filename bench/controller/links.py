@@ -79,8 +79,8 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        If the run names devices, the result has the networks of these devices. It also has the networks of the devices
-        with an address of the host's name. Otherwise the result has the networks of all devices.
+        If the run names devices, the result has the networks of these devices, and of the devices with an address of
+        the host's name. If the run names no devices, the result has the networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}

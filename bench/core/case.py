@@ -495,9 +495,9 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal in two rows. Otherwise, the two rows are not compared.
+    """Yield the facts that must be equal in two rows. Rows that differ in one of these facts are not compared.
 
-    These facts are the facts that ranks report, and every factor that is not declared comparable.
+    The result has every factor that is not declared comparable, and every fact that ranks report.
     """
     for each in FACTORS:
         if not each.comparable:

@@ -184,7 +184,7 @@ class Fabric:
     def _num_leaves(self) -> int:
         """Return the number of leaf switches whose uplinks can limit the traffic.
 
-        It is 0 with a single switch or without oversubscription.
+        The number is 0 with a single switch or without oversubscription.
         """
         per_leaf = self.links.nodes_per_leaf
         if per_leaf is None or per_leaf >= self.world.num_nodes or self.links.oversubscription <= 1:

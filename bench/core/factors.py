@@ -37,8 +37,8 @@ class Factor:
         Error messages name the first key.
     `several`: whether a scenario may list several values to measure.
     `split`: turns a value from the file into texts that `parse` reads.
-    `merge`: a function that joins several parsed texts into one value. It exists if a factor has a single value that
-        may be written as a list.
+    `merge`: if the factor's single value may be written as a list, a function that joins the parsed texts into this
+        value. Otherwise None.
     """
 
     name: str

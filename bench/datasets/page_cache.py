@@ -199,6 +199,6 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
 def is_remote(kind: str) -> bool:
     """Return whether another program may cache the data of a file system of this type.
 
-    This program is a server, or a FUSE daemon on this host.
+    The other program is a server, or a FUSE daemon on this host.
     """
     return kind in _REMOTE or kind.partition(".")[0] == "fuse"

@@ -346,7 +346,7 @@ class StepMeasurer:
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
     """Return the first wrong gradient of any rank.
 
-    Otherwise, return the first part that wrongly differs between ranks.
+    If no gradient is wrong, return the first part that wrongly differs between ranks.
     """
     for check in checks:
         if check.first is not None:
