@@ -45,7 +45,6 @@ class Load:
 
     `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
     `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
-    `busiest`: the kind of link with the largest value in `by_kind`.
     """
 
     repeat: int

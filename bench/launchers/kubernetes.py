@@ -324,8 +324,8 @@ def _container(name: str, command: list[str], options: Mapping[str, str], env: M
 def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Return a pod with one container.
 
-    The option `shm` limits the shared memory. Without this option, it has no limit, because a container's default of 64
-    MiB is too small for NCCL.
+    The option `shm` limits the shared memory. Without this option, the shared memory has no limit, because a
+    container's default of 64 MiB is too small for NCCL.
     """
     memory = {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})}
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": memory}]

@@ -143,7 +143,8 @@ class Mpirun(Launcher):
     def blamed(self, log: str) -> Blame | None:
         """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure.
 
-        If Hydra lost a connection before the ranks began, the result has neither rank nor host.
+        If mpirun lost its connection to a host, the result has no rank. If mpirun did not print the host, the result
+        has no host either.
         """
         for form in _LOST:
             if match := form.search(log):

@@ -69,8 +69,8 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command.
 
-        On one node, the command is torchrun with `--standalone`. On several nodes, it starts torchrun on each named
-        host, and the rendezvous is on the first host.
+        On one node, the command is torchrun with `--standalone`, on the first named host or else on this machine. On
+        several nodes, the command starts torchrun on each named host, and the rendezvous is on the first host.
 
         On one node, the rendezvous is at 127.0.0.1, because the node's name may not resolve in a sandbox. Several hosts
         use the static rendezvous, in which the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers
