@@ -204,7 +204,7 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
-    """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
+    """Yield passes over the hosts. In each pass, the first host is in all rounds, and every other host is in one round.
 
     The other hosts are divided into parts. In round r of pass p, the k-th host comes from part r + p k (modulo the
     number of parts). Each pass therefore tests new pairs.

@@ -183,9 +183,9 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 def _zigzag(size: int) -> list[int]:
     """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
 
-    To begin the path at member m, add m to each element. If every member has such a path and
-    the path's mirror image, the paths together use each link of a mesh equally often (E. J. Williams, Experimental
-    designs balanced for the estimation of residual effects, 1949).
+    To begin the path at member m, add m to each element. If every member has such a path and the mirror image of this
+    path, all paths together use each link of a mesh equally often (E. J. Williams, Experimental designs balanced for
+    the estimation of residual effects, 1949).
     """
     return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
@@ -285,7 +285,9 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """Return the phase inside the nodes and the ranks of each rail. The result is None unless N and L are 2 or more.
+    """Return the phase inside the nodes and the ranks of each rail.
+
+    The result is None unless all nodes have the same number of members, and N and L are 2 or more.
 
     Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
     step over the links of a mesh.
@@ -495,6 +497,8 @@ def at_once_alltoall(call: Call) -> Phases | None:
     messages of a rank as one group. A rank starts its messages one after the other. To model the time for these starts,
     the schedule includes log2 n latencies, as many as a tree needs. If `call.alike` is true, the messages to the next
     node represent the messages to all other nodes.
+
+    The result is None if nodes have different numbers of members, or if there are more than MOST_AT_ONCE messages.
     """
     nodes = call.even_nodes()
     if nodes is None:
