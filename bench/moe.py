@@ -23,7 +23,8 @@ from itertools import accumulate
 from bench.core.pattern import MessagePattern, Shape
 from bench.core.program import Exchange, Message, Step
 
-_UNIT_BYTES = 32  # of results; half of it, for tokens of 8 bits, is still whole elements of every type
+# Unit of the results. Tokens of 8 bits need half of it: 16 bytes, which hold whole elements of every type.
+_UNIT_BYTES = 32
 _WHOLE = 1000  # weight of the hottest rank
 
 

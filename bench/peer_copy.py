@@ -3,9 +3,9 @@
 S is one copy. Every pair of GPUs of a node is measured alone, in both directions. With `--topology pairs`, disjoint
 pairs copy at the same time, so links that they share become visible. With `--direction two-way`, both GPUs copy to each
 other at the same time, and the bandwidth is per direction. With `--access write` (default), the source GPU runs the
-copy. With `--access read`, the target GPU runs the copy. With `--engine sm`, a kernel of this GPU copies, instead of
-the GPU's copy engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via process`,
-one process owns the memory of both GPUs.
+copy. With `--access read`, the target GPU runs the copy. With `--engine sm`, the GPU that runs the copy uses a kernel
+instead of its copy engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via
+process`, one process owns the memory of both GPUs.
 
 A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
 other, the copy goes through the host's memory. Such rows are marked `through-host`, and their bound does not use the

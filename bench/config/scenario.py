@@ -38,7 +38,7 @@ class Measurement:
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def values_of(self, varied: Factor) -> tuple[Any, ...]:
-        """Return the values to try of a factor."""
+        """Return the values of a factor to measure."""
         return self.values.get(varied.name, (varied.default,))
 
 

@@ -85,7 +85,7 @@ class Values(Content):
                 parsed.append(scalar(self.parse, part))
             return self.merge(tuple(parsed))
         except UsageError as error:
-            raise file.fail((*loc, len(parsed)), str(error)) from None  # the place of the list if all parts were read
+            raise file.fail((*loc, len(parsed)), str(error)) from None  # if `merge` failed, the place of the list
 
 
 @dataclass(frozen=True, slots=True)

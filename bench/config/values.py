@@ -1,6 +1,6 @@
-"""Parse single values of YAML files. Each function takes the text as the user typed it.
+"""Parse single values of YAML files.
 
-It raises UsageError if the text is not a valid value.
+Each function takes the text as the user typed it, and raises UsageError if the text is not a valid value.
 """
 
 from __future__ import annotations
@@ -140,15 +140,15 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern that a run may have.
+    """Return the name of a pattern whose results can be judged.
 
-    The name is that of a pattern of this suite, or of a copy pattern that only other tools measure.
+    The pattern is a pattern of this suite, or a copy pattern that only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """Return a direction. Rows of this suite or matrices of another tool may have this direction."""
+    """Return the name of a direction, either of rows of this suite or of matrices of another tool."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -165,7 +165,7 @@ class _Reader:
         """Return the file's only document."""
         import yaml
 
-        started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # reads the events before
+        started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # skips earlier events
         value = self._value(next(self._events), (), None) if started else None
         if value is None:
             raise UsageError(f"{_shown(self._path)} is empty")

@@ -28,7 +28,8 @@ from bench.core.errors import (
 from bench.store import runs
 
 LOOKS = (6, 10, 16, 26, 40)  # the numbers of launches after which `auto` compares the two sides
-# The level for each of five looks at which equal sides differ in 5 % of calls (Pocock, Biometrika 64, 1977, table 1).
+# The significance level of each of five looks. With this level, 5 % of all calls find a difference between equal sides
+# (Pocock, Biometrika 64, 1977, table 1).
 FDR_OF_LOOK = 0.0158
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = "PYTHON"

@@ -61,7 +61,8 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure`: why the allocation failed. The value is None if the second controller stored the outcome of every job.
+    `failure`: why the allocation failed. The value is None if Slurm's state of the allocation is COMPLETED, or if the
+        second controller stored the outcome of every job.
     `refused`: whether the failure prevented all jobs from running.
     """
 
@@ -159,7 +160,8 @@ def interrupted() -> dict[str, Any]:
 def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
     """Return the outcomes of all jobs.
 
-    The outcome of a failed job also names the allocation's failure, which may be the cause.
+    The outcome of a failed job also names the allocation's failure, which may be the cause. If a job was interrupted or
+    has no outcome, the allocation's failure is the outcome.
     """
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
     if failure is None:

@@ -42,7 +42,9 @@ Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 
 
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
-    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0.
+    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails.
+
+    If no host fails, returns EXIT_TERMINATED after a TERM, and 0 otherwise.
 
     A TERM closes all connections. Call the function in the main thread, because it handles the signal.
     """
@@ -139,7 +141,7 @@ class Connection:
     def _lose(self, ended: int | None) -> int | None:
         """Handle an agent that ended before the command.
 
-        Returns None if it makes sense to connect again. Otherwise returns an exit code.
+        Returns None if the command has started, because a new agent may then reach it. Otherwise returns an exit code.
         """
         self._stop()
         if not self._ever_found:  # the command never started there
@@ -155,7 +157,7 @@ class Connection:
     def _attach(self) -> int | None:
         """Try to connect again after a pause.
 
-        Returns None if the connection is restored, or an exit code if it could not be restored in time.
+        Returns None while time remains to restore the connection. After this time, returns an exit code.
         """
         now = time.monotonic()
         assert self._lost_s is not None

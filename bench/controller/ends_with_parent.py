@@ -3,7 +3,8 @@
     python -I -S ends_with_parent.py PARENT COMMAND ...
 
 PARENT is the process id of the caller. COMMAND replaces this process. Only Linux can end a command in this way;
-elsewhere COMMAND runs as usual. The options make Python start sooner, and independent of the environment of COMMAND.
+elsewhere COMMAND runs as usual. The options -I and -S make Python start sooner, and independently of the environment of
+COMMAND.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 def end_with(parent: int) -> None:
     """Make the kernel send TERM to this process, also after `exec`, when its parent ends.
 
-    More exactly, the kernel sends the signal when the parent's thread ends that started this process.
+    More exactly, the kernel sends the signal when the thread of the parent that started this process ends.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has already ended
         sys.exit(128 + signal.SIGTERM)
 
 

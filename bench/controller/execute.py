@@ -44,7 +44,8 @@ _OTHERS_END_S = 15.0  # a launcher that ends the other ranks after a failure doe
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
 # An error line of the launcher or of its shell, such as `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
-_RANKS_LATER_S = 8.0  # a rank's own timeout is this much longer than the controller's, which knows more
+# A rank's own timeout is this much longer than the controller's timeout, because the controller knows more.
+_RANKS_LATER_S = 8.0
 _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -326,9 +327,10 @@ def ended_with_controller(group: int, lease_file: Path, ends_within_s: float) ->
     A guard process (controller/guard.py) waits on a pipe. Only the controller's process keeps the write end of the pipe
     open. While the controller's process lives, the guard renews the lease. The lease tells the ranks on all hosts that
     the controller lives. When the controller's process has ended, the guard sends TERM to the local process group.
-    After `ends_within_s` seconds, the guard sends KILL. A stopped controller (Ctrl-Z) does not end the job. The lease
-    would lapse without a guard. If the first guard has ended, the context's function can start another guard. Raises
-    RefusedError if the first guard cannot be started.
+    After `ends_within_s` seconds, the guard sends KILL. A stopped controller (Ctrl-Z) does not end the job.
+
+    Without a guard, the lease would lapse. The context therefore yields a function that starts a new guard if the guard
+    has ended. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -426,7 +428,7 @@ def _explain(
         return _explain_late(late, cause, evidence)
     if (exit_code == 0 and evidence is None) or (not job.tool and has_rows and _is_whole(folder, job)):
         return None
-    # A launcher that was killed has not started all ranks, so a rank that never wrote a heartbeat is not the cause.
+    # A launcher that was killed may not have started all ranks. A rank without any heartbeat is then not the cause.
     if cause is not None and (exit_code >= 0 or (cause.rank is not None and cause.code != OutcomeCode.NEVER_HEARD)):
         return cause
     log = str(runs.log_file(folder, job.name))

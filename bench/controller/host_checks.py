@@ -227,7 +227,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
         for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # different versions always have different files
+    if different:  # findings about versions make a finding about files unnecessary
         return
     yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
     sources = {own.source for own in facts.values()}
@@ -238,7 +238,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
 def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
     """Yield a finding for each value that differs from the most common value.
 
-    It names the hosts with the differing value.
+    The finding names the hosts with the differing value.
     """
     counts = Counter(values.values())
     if len(counts) < 2:

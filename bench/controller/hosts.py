@@ -190,7 +190,7 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     agent = agent_words(shlex.split(env.get("BENCH_AGENT", "")), words[0])
     asked = with_environment(" ".join(words[1:]), env)
     os.dup2(_input(asked.given), 0)
-    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell starts a process in the background with these ignored
+    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell makes its background processes ignore these
         signal.signal(number, signal.SIG_DFL)
     os.execvp(agent[0], [*agent, shlex.join(asked.words)])
 

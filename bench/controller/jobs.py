@@ -252,7 +252,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
             words = ["-m", _CLIENT_SERVER, *[_ADAPTER] * tool.tool.needs_adapter, program, *words]
         else:  # the tool's program runs instead of the interpreter
             launch_site = replace(launch_site, python=program)
-    # a stored plan never replaces these variables, because they name programs, as the agent does
+    # The launcher's variables name programs, such as the agent. The factors of a stored plan never replace them.
     own = launcher.environment(launch_site)
     factors = {name: value for name, value in spec.factors if name not in own}
     variables = {**own, **cluster.env, **factors}

@@ -182,7 +182,7 @@ class Keeper:
         """Store what the command has written to one pipe. Returns whether there was something to store."""
         pipe = self._pipes[kind]
         if self._first + len(self._frames) - self._next > _MOST_UNSENT:
-            time.sleep(_READ_S / 10)  # the command then waits, as on a hanging connection
+            time.sleep(_READ_S / 10)  # meanwhile, the command blocks on its full pipe, as on a hanging connection
             return False
         try:
             data = os.read(pipe, _CHUNK)

@@ -191,7 +191,8 @@ def findings(
 ) -> list[PreflightFinding]:
     """Return the findings about links and clocks.
 
-    Findings are sorted by subject: first addresses, then whole hosts, pairs of hosts, packet sizes and clocks.
+    Findings are sorted by subject: hosts that could not test their links, addresses, whole hosts, pairs of hosts,
+    packet sizes, MTUs and clocks.
 
     `silent`: for each host that could not test its links, the reason.
     """
@@ -336,7 +337,8 @@ def _facts(link: Link) -> dict[str, Any]:
 def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
     """Return a finding for each pair of hosts that cannot connect.
 
-    If packets are lost in only one direction, the finding names this direction.
+    If packets are lost in only one direction, the finding names this direction. At most _MOST_NAMED pairs have a
+    finding. A further finding has the number of the other pairs.
     """
     found = []
     done: set[frozenset[str]] = set()

@@ -31,7 +31,8 @@ from bench.store import runs
 
 AT_ONCE = 64  # hosts of one round
 BEFORE = "before"  # the value of `when` for a test that was made before the run
-# Variables that limit the ports of an MPI. Their form: one with both ends; first and last port; first port and number.
+# Variables that limit the ports of an MPI, in three forms: a variable with the first and the last port; two variables
+# with the first and the last port; two variables with the first port and the number of ports.
 _PORT_RANGES = ("MPIEXEC_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "UCX_TCP_PORT_RANGE")
 _FIRST_AND_LAST = (("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),)
 _FIRST_AND_NUMBER = (("OMPI_MCA_btl_tcp_port_min_v4", "OMPI_MCA_btl_tcp_port_range_v4"),)
@@ -56,9 +57,9 @@ class HostNetwork:
     def more(self, other: HostNetwork) -> list[Address]:
         """Return the addresses of this host that `other` must reach besides the addresses of this host's name.
 
-        If the run names a device, its first address of each family (IPv4, IPv6) is returned. If a device has an address
-        of the host's name, it may have an address of a family that the name lacks. The device's first address of this
-        family is then returned. All returned addresses are in a network of `other`.
+        If the run names a device, the result has the device's first address of each family (IPv4, IPv6). If a device
+        has an address of the host's name, the result has the device's first address of each family that the name lacks.
+        All returned addresses are in a network of `other`.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -78,8 +79,8 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        If the run names devices, the result has the networks of these devices. It also has the networks of the devices
-        with an address of the host's name. Otherwise the result has the networks of all devices.
+        If the run names devices, the result has the networks of these devices, and of the devices with an address of
+        the host's name. If the run names no devices, the result has the networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
@@ -203,7 +204,7 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
-    """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
+    """Yield passes over the hosts. In each pass, the first host is in all rounds, and every other host is in one round.
 
     The other hosts are divided into parts. In round r of pass p, the k-th host comes from part r + p k (modulo the
     number of parts). Each pass therefore tests new pairs.

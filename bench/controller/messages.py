@@ -444,7 +444,7 @@ class FindingCode(OptionalPartsCode):
 class LinkCode(Code):
     """What is wrong with a link between two hosts, or with all links of a host.
 
-    In the texts, "tried" says what the probe used.
+    In the texts, the words after "tried" say what the probe used.
     """
 
     NOBODY_CONNECTS = (

@@ -104,4 +104,4 @@ class ProgressMeter:
 
 
 def ignore(state: Progress) -> None:
-    """Follow nothing, if no terminal shows the progress."""
+    """Do nothing. This function is used if no terminal shows the progress."""

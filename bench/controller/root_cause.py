@@ -205,8 +205,9 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    If the rank left a report, the result is None, because a report is better evidence. The result is also None if the
-    launcher reports neither the rank nor the host.
+    If the rank left a report, the result is None, because a report is better evidence. If the rank crashed and another
+    rank ended without any sign of the reason, the result is None, because either of the two may be the cause. The
+    result is also None if the launcher reports neither the rank nor the host.
     """
     lost = evidence.launcher
     if lost is None or (lost.rank is None and lost.host is None):
@@ -403,9 +404,9 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later. The result is also None if a
-    rank ended because it lost contact. A rank that hangs keeps its connections, so a lost contact has another reason.
-    In that case the other ranks may only wait for the rank that ended.
+    The result is None if no timeout ended the job, or if the next rank's heartbeats stopped less than _CLEARLY_S later.
+    The result is also None if a rank ended because it lost contact. A rank that hangs keeps its connections, so a lost
+    contact has another reason. In that case the other ranks may only wait for the rank that ended.
     """
     if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
         return None
@@ -438,7 +439,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 def doing(evidence: FailureEvidence) -> str:
     """Return a part of a message. The part says what the largest group of running ranks was doing.
 
-    The part is '' if no rank reported what it was doing.
+    The part is '' if no running rank reported what it was doing.
     """
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:

@@ -140,7 +140,10 @@ def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunR
 
 
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
-    """Return the incomplete jobs of a run, each with only the sizes that are not yet measured."""
+    """Return the incomplete jobs of a run, each with only the sizes that are not yet measured.
+
+    A job of another tool is left out if the tool's program is missing.
+    """
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:
@@ -158,7 +161,10 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
-    """If a failed job has all of its rows, mark the job as succeeded, and store its failure as a remark."""
+    """If a failed job has all of its rows, mark the job as succeeded, and store its failure as a remark.
+
+    Jobs of other tools do not change.
+    """
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
     for job in runs.read_plan(folder)["jobs"]:
@@ -340,7 +346,7 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
 
 
 def _has_whole_rows(file: Path) -> bool:
-    """Check whether a tool's last attempt has a result for every requested row."""
+    """Check that a tool has made an attempt, and that no row of its last attempt must be measured again."""
     if not file.exists():
         return False
     try:

@@ -62,7 +62,7 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """Add the bus factor and the traffic to a record with rates or samples. Both follow this suite's definitions.
+    """Add the bus factor and the traffic, by this suite's definitions, to a record with rates or samples.
 
     If the tool reports no busbw, busbw is algbw times the bus factor. The record gets a flag if the tool reports a
     busbw that contradicts this suite's definition.

@@ -102,8 +102,8 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
-    # Of files with the same name, the last is used. Files with the tool's suffix therefore come last, and the nearest
-    # file comes at the end.
+    # If files have the same program name, the last file is used. Files with the tool's suffix therefore come last, and
+    # nearer files come after farther files.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}

@@ -16,9 +16,9 @@ import numpy as np
 
 from bench.core.payload import Bytes, Tiled
 
-CHUNK_BYTES = (
-    64 << 20
-)  # bytes compared at once; a step on a device costs microseconds, and the flags take an eighth of the bytes
+# Bytes that are compared at once. On a device, the comparison of a chunk has an overhead of some microseconds. The
+# flags of the comparison take an eighth of these bytes.
+CHUNK_BYTES = 64 << 20
 _WORD_BYTES = 8
 _MOST_HEADS = 4
 
@@ -44,7 +44,8 @@ class Arrays(ABC):
         if key not in self._heads:
             while len(self._heads) >= _MOST_HEADS:
                 self._heads.pop(next(iter(self._heads)))
-            self._heads[key] = content.period, self.upload(content.head(num_bytes))  # keeping the period keeps its id
+            # The period is kept, because its id in the key is unique only while the period exists.
+            self._heads[key] = content.period, self.upload(content.head(num_bytes))
         return self._heads[key][1]
 
     @abstractmethod

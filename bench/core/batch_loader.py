@@ -12,7 +12,7 @@ from bench.core.waiting import sleep_until
 class BatchLoader:
     """A simulated worker that prepares one batch after the other.
 
-    It is at most `prefetch` batches ahead of the consumer. The worker only sleeps, so it needs no thread or process.
+    The worker is at most `prefetch` batches ahead of the consumer. It only sleeps, so it needs no thread or process.
     From the times at which the consumer took earlier batches, the loader computes when the next batch is ready. If
     there is no prefetch, the worker begins a batch only when the consumer asks for the batch.
     """

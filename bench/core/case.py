@@ -495,9 +495,9 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal in two rows before the rows are compared.
+    """Yield the facts that must be equal in two rows. Rows that differ in one of these facts are not compared.
 
-    These facts are all factors that are not declared comparable, and the facts that ranks report.
+    The result has every factor that is not declared comparable, and every fact that ranks report.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -535,7 +535,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
 
 
-_OF_STEPS = ("prepare_s", "batch", "prefetch")  # options without effect on a pass without steps
+_OF_STEPS = ("prepare_s", "batch", "prefetch")  # these options have no effect if a pass has no steps
 LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
 
 

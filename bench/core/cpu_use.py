@@ -41,8 +41,8 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    `others_share`: for each of the other ranks, the share is the CPU time that the rank got, divided by the CPU time
-        that it needed. The value is the median of these shares.
+    `others_share`: the median share of the other ranks. A rank's share is the CPU time that it got, divided by the CPU
+        time that it needed.
     """
 
     cpu_s: float
@@ -61,8 +61,8 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
     If all ranks lack CPU time, as on a busy machine, no rank counts as starved.
 
     `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
-        during the whole interval, a rank needs the whole interval. Sometimes a rank neither ran nor waited for a CPU.
-        This time then counts as needed time, because something stopped the rank.
+        during the whole interval, a rank also needed CPU time during the whole interval. Time in which the rank neither
+        ran nor waited for a CPU then counts as needed time, because something stopped the rank.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-# Reasons that a user has set or that follow other GPUs. They do not mean that a device was forced to slow down.
+# Throttle reasons that come from a user's clock settings, or that keep a GPU at the clock of other GPUs. With these
+# reasons, a device was not forced to slow down.
 _AS_SET = frozenset({"applications clocks setting", "display clock setting", "sync boost"})
 _SHARE = 0.05  # of a row's readings; throttling in fewer readings does not matter
 CPUS = "cpus"  # the device of a reading of a host's CPUs

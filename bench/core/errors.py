@@ -26,9 +26,9 @@ def first_line(error: BaseException) -> str:
 
 
 def kernel_reason(error: BaseException) -> str:
-    """Return the kernel's text for the number of an OSError. Libraries often put it into a longer text.
+    """Return only the kernel's text for the error number of an OSError. A library's message is often longer.
 
-    For errors without a number, return the first line.
+    For errors without a number, return the first line of the message.
     """
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number else first_line(error)

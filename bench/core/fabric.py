@@ -69,7 +69,8 @@ class Fabric:
             return np.zeros(0)
         sources, targets, num_bytes = _columns(flows)
         largest = float(num_bytes.max())
-        # Shares do not depend on the scale, so steps that differ only in size have one common solution.
+        # Fair shares do not change if the bytes of all messages are scaled. Steps that differ only in scale therefore
+        # have a common solution.
         scaled = num_bytes / largest if largest else num_bytes
         key = b"".join(part.tobytes() for part in (sources, targets, scaled))
         if key not in self._solved:
@@ -183,7 +184,7 @@ class Fabric:
     def _num_leaves(self) -> int:
         """Return the number of leaf switches whose uplinks can limit the traffic.
 
-        It is 0 with a single switch or without oversubscription.
+        The number is 0 with a single switch or without oversubscription.
         """
         per_leaf = self.links.nodes_per_leaf
         if per_leaf is None or per_leaf >= self.world.num_nodes or self.links.oversubscription <= 1:

@@ -37,8 +37,8 @@ class Factor:
         Error messages name the first key.
     `several`: whether a scenario may list several values to measure.
     `split`: turns a value from the file into texts that `parse` reads.
-    `merge`: a function that joins several parsed texts into one value. It exists if a factor has a single value that
-        may be written as a list.
+    `merge`: if the factor's single value may be written as a list, a function that joins the parsed texts into this
+        value. Otherwise None.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Factor:
     word: Callable[[Any], str] | None
     # Results. Rows that differ in a factor are compared only if it is `comparable`.
     comparable: bool
-    reported: Callable[[Header], object] | None  # reads the value that was really used; None: the case has this value
+    reported: Callable[[Header], object] | None  # reads the value that was really used; None: the case contains it
     reported_as: str
     follows: tuple[str, ...]  # this factor may differ if one of these factors may differ
     selectable: bool  # a gate rule may select rows by it
@@ -177,7 +177,8 @@ class ReportedFact:
 
     Rows of two runs are compared only if the fact is equal in both rows, as for factors.
 
-    `read`: gets its value from a header. If `read` is None, each row has its own value.
+    `read`: returns the value of the fact in a header. The result is None if the header lacks the fact, or if each row
+        has its own value.
     `follows`: as in Factor.
     `fixed`: whether even `--allow-diff` cannot allow different values.
     """

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from bench.core.codes import Code, Coded
 
-# A host is busy if a share of its CPU time exceeds one of these. On idle machines the shares are below 0.03
+# A host is busy if one of its shares of CPU time exceeds the limit below. On idle machines, all shares are below 0.03
 # (docs/metrics.md).
 OTHERS_SHARE = 0.10
 STOLEN_SHARE = 0.10
@@ -34,7 +34,8 @@ class HostUse:
 
     `used_s`: CPU time of all programs, without interrupts.
     `ours_s`: CPU time of the job's `num_ranks` ranks on the host.
-    `stolen_s`: time for which the hypervisor ran other machines although a program was ready.
+    `stolen_s`: time for which the hypervisor ran other virtual machines although a program of this host was ready to
+        run.
     `limited_s`: time for which the CPU limit of the ranks' control group stopped them.
     """
 

@@ -72,10 +72,11 @@ class Launcher(ABC):
 
     by_hand = False  # does the user submit its jobs, as `linkbench plan` prints them?
     help: tuple[str, ...] = ()  # arguments, after the interpreter, that print the launcher's options; empty if none
-    # How long the launcher may take after a SIGTERM. torchrun waits 30 s for its ranks before it kills them. They are
-    # in other sessions and would survive if torchrun were killed earlier.
+    # How long the launcher may take after a SIGTERM. torchrun waits 30 s for its ranks before it kills them. The
+    # ranks are in other sessions and would survive if torchrun were killed earlier.
     ends_within_s = 35.0
-    python: str | None = None  # the ranks' interpreter, if the path of this machine's interpreter does not exist there
+    # The ranks' interpreter, if the path of this machine's interpreter does not exist on the ranks' machines.
+    python: str | None = None
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:

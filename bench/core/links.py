@@ -17,7 +17,7 @@ from bench.core.plugins import nearest
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory", "unknown")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
-_GIVEN = "given for this run"  # of NodeLinks.sources
+_GIVEN = "given for this run"  # a value in NodeLinks.sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,10 @@ class NodeLinks:
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds of peer links and shares below 1."""
+        """Check `peer`, and that the oversubscription and the numbers of sharing devices are at least 1.
+
+        Raises UsageError.
+        """
         if self.peer not in PEERS:
             hint = nearest(self.peer, PEERS)
             raise UsageError(f"{self.instance}: no kind of peer link is called {self.peer!r}{hint}")
@@ -173,7 +176,10 @@ class Limit(Code):
 
 
 class FloorKind(StrEnum):
-    """How strict a floor is: the latencies of the links, or a measured message, which an operation may not need."""
+    """The source of a floor: the latencies of the links, or the measured time of a message.
+
+    An operation may be faster than a measured message if it needs no message.
+    """
 
     LINKS = "links"
     REFERENCE = "reference"

@@ -35,8 +35,8 @@ _KIND_OF = {
     "bridge": "pcie",
     "memory": "memory",
 }
-_MOST_KEPT = 1024  # messages of a phase
-_MOST_RANKS = 128  # of a world; larger worlds have few fabrics and large schedules
+_MOST_KEPT = 1024  # messages of a phase whose load is cached
+_MOST_RANKS = 128  # of a world whose schedules are cached; larger worlds have few fabrics and large schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,6 @@ class Load:
 
     `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
     `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
-    `busiest`: the kind of link for which this value is largest.
     """
 
     repeat: int

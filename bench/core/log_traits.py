@@ -31,8 +31,8 @@ class LogTraits:
     `rings`: whether its large collectives use rings. A log may report another algorithm.
     `without_bound`: the reason why this suite cannot compute a bound for the tool's figures. None if it can.
     `extremes`: the names of a row's shortest and longest time in `Record.reported`.
-    `statistics`: maps names in `Record.reported` to names in `Summary.compat`. It has only the statistics that follow
-        the tool's own definition.
+    `statistics`: maps names in `Record.reported` to names in `Summary.compat`. The mapping has only the statistics
+        that follow the tool's own definition.
     """
 
     copies: bool = False

@@ -221,7 +221,7 @@ def split_matrix(typed: object) -> list[Any]:
 
 
 def split_requirements(typed: object) -> list[Any]:
-    """Return requirements as the command line spells them (`network=efa`), from this text or from a mapping."""
+    """Return requirements as the command line spells them (`network=efa`). The value is a text or a mapping."""
     if not isinstance(typed, dict):
         return [typed]
     return [",".join(f"{name}={value}" for name, value in typed.items())]

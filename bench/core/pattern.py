@@ -53,7 +53,7 @@ class Pattern(ABC):
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
     directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` selects the first one
-    factors: frozenset[str] = frozenset()  # the factors of only some patterns that matter to this one
+    factors: frozenset[str] = frozenset()  # its factors, of those that only some patterns have
     topology: str | None = None  # its fixed topology (pairs); None: the requested one
     usual_topology = "world"  # its default topology
     min_ranks = 1

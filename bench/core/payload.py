@@ -319,7 +319,7 @@ def _rule_name(dtype: Dtype, op: str) -> str:
 
 
 def _encode(values: Any, dtype: Dtype) -> Bytes:
-    """Return values as raw little-endian elements. This is exact for all values of the rules above."""
+    """Return values as raw little-endian elements. The conversion is exact for all values of the rules above."""
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
         # Real and imaginary part differ, so that a swap is detected. A sum adds real and imaginary parts separately.

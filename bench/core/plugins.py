@@ -69,7 +69,8 @@ def first_line(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring.
 
     The function reads the source file and does not import the plug-in. If the first statement is a plain string, the
-    function does not parse the rest of the source, because each start of a command reads these lines of all commands.
+    function does not parse the rest of the source, because every start of linkbench reads the first lines of all
+    commands.
     """
     text = source(kind, name)
     with contextlib.suppress(StopIteration, SyntaxError, ValueError, tokenize.TokenError):

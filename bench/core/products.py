@@ -13,8 +13,8 @@ determine all other rows, and swapped tiles are detected.
 
 Every partial sum is an integer. The signs of s are chosen so that the sum of s t, added up in order of k, stays between
 -STEERED and STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial
-sums stay far below this limit. This is also true if a GPU adds up ranges of k separately. It is also true if each lane
-of a processor takes every n-th k.
+sums stay far below this limit, even if a GPU adds up ranges of k separately, or if each lane of a processor takes every
+n-th k.
 """
 
 from __future__ import annotations

@@ -76,9 +76,8 @@ class CopyStep:
 class Product:
     """The product of two square matrices of `order` rows, on this member's device.
 
-    It takes 2 order^3 operations and no message.
-
-    The send buffer holds both factors. The receive buffer holds the product.
+    The product takes 2 order^3 operations and needs no message. The send buffer holds both factors, and the receive
+    buffer holds the product.
     """
 
     order: int

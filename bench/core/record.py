@@ -47,7 +47,7 @@ class Flag(StrEnum):
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
     REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set in a summary, not stored
-    PARTLY_ALONE = "partly-alone"  # of simultaneous copies: one copy ended before the timed part of another copy
+    PARTLY_ALONE = "partly-alone"  # a copy ended while the timed part of a concurrent copy still ran
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
     LOGGER_DISAGREES = "logger-disagrees"  # of a training step; set when a row is summarised, not stored
@@ -168,8 +168,8 @@ class BesideSamples:
     """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
-    `num_partly_alone`: number of samples in which some copy ended while the timed part of another copy still ran. Both
-        copies ran on the same host.
+    `num_partly_alone`: number of samples in which a copy ended while the timed part of another copy on the same host
+        still ran.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -334,8 +334,8 @@ class StarvedRank:
     """A rank that got too little CPU time while a row was timed.
 
     The times of other ranks include the time in which they waited for this rank. The rank got `cpu_s` of the `needed_s`
-    seconds that it needed. For each of the other ranks, the share is the CPU time that the rank got, divided by the CPU
-    time that it needed. `others_share` is the median of these shares.
+    seconds that it needed. `others_share` is the median share of the other ranks. A rank's share is the CPU time that
+    it got, divided by the CPU time that it needed.
     """
 
     rank: int

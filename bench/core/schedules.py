@@ -20,7 +20,7 @@ from bench.core.fabric import SWITCH, Flow
 from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
 
-MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall of more ranks is solved round by round
+MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall with more messages is solved round by round
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 def _zigzag(size: int) -> list[int]:
     """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
 
-    To begin the path at member m, add m to each element. If every member has such a path and
-    the path's mirror image, the paths together use each link of a mesh equally often (E. J. Williams, Experimental
-    designs balanced for the estimation of residual effects, 1949).
+    To begin the path at member m, add m to each element. If every member has such a path and the mirror image of this
+    path, all paths together use each link of a mesh equally often (E. J. Williams, Experimental designs balanced for
+    the estimation of residual effects, 1949).
     """
     return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
@@ -285,7 +285,9 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """Return the phase inside the nodes and the ranks of each rail. The result is None unless N and L are 2 or more.
+    """Return the phase inside the nodes and the ranks of each rail.
+
+    The result is None unless all nodes have the same number of members, and N and L are 2 or more.
 
     Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
     step over the links of a mesh.
@@ -408,7 +410,7 @@ def tree_reduce(call: Call) -> Phases:
 
 
 def tree_allreduce(call: Call) -> Phases:
-    """Reduce to a root, then broadcast from this root."""
+    """Return the phases of a tree reduce to a root, then of a tree broadcast from this root."""
     return [*tree_reduce(call), *tree_broadcast(call)]
 
 
@@ -495,6 +497,8 @@ def at_once_alltoall(call: Call) -> Phases | None:
     messages of a rank as one group. A rank starts its messages one after the other. To model the time for these starts,
     the schedule includes log2 n latencies, as many as a tree needs. If `call.alike` is true, the messages to the next
     node represent the messages to all other nodes.
+
+    The result is None if nodes have different numbers of members, or if there are more than MOST_AT_ONCE messages.
     """
     nodes = call.even_nodes()
     if nodes is None:

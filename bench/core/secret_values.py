@@ -97,8 +97,8 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None:
     """Apply `masked_text` to a file in place, from byte `start` on.
 
-    The file is read in parts of some lines. Raises OSError. A file without anything to mask is not rewritten. A secret
-    of several lines is masked line by line.
+    The function reads blocks of whole lines, and masks a secret of several lines line by line. A file without anything
+    to mask is not rewritten. Raises OSError.
     """
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:

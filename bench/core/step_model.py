@@ -26,7 +26,8 @@ RESIZABLE = (
     "image",
 )
 RECOMPUTED = ("none", "layers")
-# What buckets become on the way, besides PowerSGD. int8 has one scale for a bucket, int8-channel one for 512 elements.
+# How buckets of gradients are compressed, besides PowerSGD. int8 has one scale for each bucket, int8-channel one for
+# each 512 elements.
 HOOKS = ("none", "fp16", "bf16", "int8", "int8-channel")
 POWERSGD = "powersgd"
 TRAINED = ("all", "head")  # which weights are trained, besides low-rank adapters

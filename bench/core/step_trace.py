@@ -90,7 +90,7 @@ class TracedCollective:
     `seq`: the library's own sequence number, if stated.
     `op`: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
         `send`, `recv`, `sendrecv`, or the source's own word.
-    `num_bytes`: the payload of one rank by the definition of `core/payload.py`, or None if unknown.
+    `num_bytes`: the payload of one rank as defined in docs/metrics.md, or None if unknown.
     `peer`: the other rank of a message.
     `start_s`, `end_s`: the time of the collective's kernel on the device. For a host library, they are the time of the
         transfer by a thread of the library.

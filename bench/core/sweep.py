@@ -50,7 +50,7 @@ def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """Return the shortest text from which `parse_sizes` gets the same sizes."""
+    """Return a short text from which `parse_sizes` gets the same sizes."""
     if len(sizes) >= 3:
         factor = sizes[1] // sizes[0]
         if factor >= 2 and _to_the_end(sizes[0], sizes[-1], factor) == tuple(sizes):
@@ -61,7 +61,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     """Return at most `most` of the sizes, evenly spaced.
 
-    The result includes the first and the last size, so `most` must be at least 2.
+    The result includes the first and the last size, so a `most` below 2 counts as 2.
     """
     most = max(most, 2)
     if len(sizes) <= most:

@@ -19,7 +19,8 @@ from bench.core.step_trace import StepPart
 from bench.core.units import format_duration, format_size, parse_duration, parse_size
 
 INJECTABLE = ("data", "host", "h2d", "forward", "backward", "optimizer")
-# The segments of a rank's step, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
+# The segments of a rank's step, in order. "backward" ends when the last gradient is ready. "wait" ends when the last
+# exchange is complete.
 SEGMENTS = ("data", "host", "h2d", "forward", "backward", "wait", "optimizer")
 _PART_OF = {
     "data": StepPart.DATA_WAIT,

@@ -99,7 +99,7 @@ class Buffers(ABC):
 
     A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
     buffers. A device uses the current stream of torch or CuPy for this work. Calls of a program on another stream must
-    wait for this stream, as `Transport.sync` does. They must be complete before `count_wrong` begins.
+    wait for this stream, as `Transport.sync` does. The calls must be complete before `count_wrong` begins.
     """
 
     num_sets: int

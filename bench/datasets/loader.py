@@ -17,7 +17,9 @@ from bench.datasets.passes import RecordPass
 
 @dataclass(frozen=True, slots=True)
 class LoaderPlan:
-    """A batch of `batch` records makes a step of `step_s` seconds. A worker also sleeps `prepare_s` for each batch.
+    """Each step takes a batch of `batch` records, and lasts `step_s` seconds.
+
+    For each batch, a worker also sleeps `prepare_s` seconds.
 
     `prefetch`: the number of batches of one worker that may be begun but not yet taken, like torch's `prefetch_factor`.
     """
@@ -98,7 +100,7 @@ class Loader:
                 step_s = _sleep(self._plan.step_s)
                 of_round.add(LoaderTimes([waited_s], [step_s], [busy_s]))
             steady = steady and not any(worker.ended for worker in workers)
-            if steady and rounds:  # the workers begin in the first round
+            if steady and rounds:  # the first round includes the start of the workers
                 times.add(of_round)
             rounds += 1
         return times

@@ -33,7 +33,7 @@ class ObjectStore:
 
     `received_bytes`: the bytes of all objects that this process has read.
 
-    Its methods raise SilentServerError if the service sends nothing for `timeout_s`, and OSError for other failures.
+    The methods raise SilentServerError if the service sends nothing for `timeout_s`, and OSError for other failures.
     """
 
     def __init__(self, bucket: str, timeout_s: float) -> None:

@@ -146,11 +146,12 @@ def _port_bytes() -> list[int]:
 
 
 def counter_of(folder: Path) -> Callable[[], int] | None:
-    """Return a counter that grows when bytes are read from a remote file system. Returns None if no counter grows.
+    """Return a counter that grows when bytes are read from a remote file system.
 
-    The function reads a file in `folder` and tries three counters in this order: `device_bytes`, `network_bytes` and
-    `loopback_bytes`. `device_bytes` grows if the kernel counts these reads for the process, as for NFS. Raises OSError
-    if the file cannot be written.
+    The function writes a file into `folder`, reads it once for each counter, and returns the first counter that grows.
+    The order is `device_bytes`, `network_bytes`, `loopback_bytes`. `device_bytes` grows if the kernel counts these
+    reads for the process, as for NFS. Returns None if no counter grows, or if the file stays in the page cache. Raises
+    OSError if the file cannot be written.
     """
     number, name = tempfile.mkstemp(prefix="counted-", dir=folder)  # processes of other hosts may have the same id
     path = Path(name)
@@ -199,6 +200,6 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
 def is_remote(kind: str) -> bool:
     """Return whether another program may cache the data of a file system of this type.
 
-    This program is a server, or a FUSE daemon on this host.
+    The other program is a server, or a FUSE daemon on this host.
     """
     return kind in _REMOTE or kind.partition(".")[0] == "fuse"

@@ -62,7 +62,7 @@ class Place(ABC):
 
     @abstractmethod
     def received_bytes(self) -> int:
-        """Return the bytes that this process has received so far."""
+        """Return the bytes that this process or, if `counts_host` is true, this host has received so far."""
 
     @abstractmethod
     def write_probe(self, data: Bytes) -> None:
@@ -165,7 +165,7 @@ class LocalPlace(Place):
         return page_cache.num_resident(self._files)
 
     def make_warm(self) -> None:
-        """Read the files with the kernel's page cache."""
+        """Read the files through the kernel's page cache."""
         page_cache.load(self._files)
 
     def num_missing(self) -> int:
@@ -281,7 +281,10 @@ class BucketPlace(Place):
         return read
 
     def _remove_abandoned(self, below: str) -> tuple[int, int]:
-        """Remove data of this host's processes that have ended. Processes of other hosts cannot be checked."""
+        """Remove data of this host's processes that have ended. Processes of other hosts cannot be checked.
+
+        Return the number of these processes, and the bytes of their data.
+        """
         num, num_bytes, judged = 0, 0, set[str]()
         for key, _ in list(self.objects.keys(below + PREFIX)):
             found = _OWNED.match(key[len(below) :])

@@ -185,7 +185,7 @@ class BeforeWriting(Preparation):
         self.stored_bytes = self.result_bytes = work.result_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the result."""
+        """Return the prepared record, which is stored in place of the record."""
         result = np.empty(self.result_bytes, np.uint8)
         self._work.prepare(self._work.stored(record), result)
         return result

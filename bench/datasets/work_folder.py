@@ -85,7 +85,8 @@ def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
 
 def _remove(folder: Path, lock: int) -> None:
     """Remove a folder and close its lock. If `lock` is -1, there is no lock."""
-    # A network file system keeps an open file under another name, so the lock goes last, when it is closed.
+    # If an open file is removed, a network file system keeps it under another name. The lock is removed last, after it
+    # was closed.
     with suppress(OSError):
         for path in list(folder.iterdir()):
             if path.name != _LOCK:

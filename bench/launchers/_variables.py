@@ -1,4 +1,4 @@
-"""Read a rank's environment and write options, for several launchers."""
+"""Read a rank's environment variables, and write options as words. Several launchers use these functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.core.world import RankInfo
 def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
     """Return the value of an environment variable as a whole number of 0 or more.
 
-    Raises UsageError if it is missing or invalid.
+    Raises UsageError if the variable is missing or invalid.
     """
     if name not in env:
         raise UsageError(

@@ -77,8 +77,8 @@ class Kubernetes(Launcher):
         In the command, kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
         if _needs_mpi(program):
-            # The launcher's pod has the variables. Hydra passes all of them to the ranks, Open MPI only those that are
-            # named.
+            # The launcher's pod has the variables. Hydra passes all of them to the ranks. Open MPI passes only those
+            # that the command names.
             openmpi = site.options.get("mpi", "openmpi") == "openmpi"
             names = [word for name in env for word in ("-x", name)] if openmpi else []
             return ["mpirun", "--bind-to", "none", *names, "-n", str(world.num_ranks), site.python, *program]
@@ -272,7 +272,7 @@ def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[st
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the capability to lock memory if the pods use RDMA, and otherwise an empty mapping.
+    """Return the capability to lock memory if the pods use RDMA, and otherwise an empty tuple.
 
     The option `rdma` says whether the pods use RDMA. Without this option, the pods use RDMA if `resources` names an
     RDMA device.
@@ -324,8 +324,8 @@ def _container(name: str, command: list[str], options: Mapping[str, str], env: M
 def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Return a pod with one container.
 
-    The option `shm` limits the shared memory. Without this option, it has no limit, because a container's default of 64
-    MiB is too small for NCCL.
+    The option `shm` limits the shared memory. Without this option, the shared memory has no limit, because a
+    container's default of 64 MiB is too small for NCCL.
     """
     memory = {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})}
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": memory}]

@@ -41,25 +41,25 @@ _LOST = (
     ),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
-    # Open MPI does not print this if mpirun itself is ended by a signal.
+    # Open MPI does not print this text if a signal ends mpirun itself.
     re.compile(
         r"(?P<first>first) process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
     ),
 )
-# A message of Hydra's process on a host about its connection to mpirun.
+# Hydra's process on a host prints this message if it loses its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
-# A message of Open MPI's mpirun when an agent that had started a daemon ended, even long after the daemon had reported.
+# Open MPI's mpirun prints this message when an agent ends that started a daemon, even long after the daemon reported.
 _AGENT_ENDED = re.compile(r"daemon failed to report back after being spawned.*?Remote host:\s+(\S+)", re.DOTALL)
-# A message of Hydra's mpirun when an agent ended before mpirun's process on the host had connected. It names no host.
+# Hydra's mpirun prints this message if an agent ends before mpirun's process on the host connects. It names no host.
 _NO_PROXY = re.compile(r"^(?:\[mpiexec@.*\): )?Launch proxy failed\.", re.MULTILINE)
-# A message of an Open MPI rank about a peer that it lost. The rank that prints this message is not the cause; other
+# An Open MPI rank prints this message when it loses a peer. The rank that prints the message is not the cause. Other
 # ranks may then lose this rank, too.
 _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
 )
 _ABORTING = re.compile(r"^\[(\S+?):\d+\] \*\*\* An error occurred in", re.MULTILINE)
-# Reports of Open MPI about a rank that calls MPI_Abort, as its library does when it loses a peer.
+# Open MPI prints these reports if a rank calls MPI_Abort. The library calls MPI_Abort when it loses a peer.
 _ABORTED = (
     re.compile(r"^ ?\[\S+\] \*\*\* reported by process \[\d+,(\d+)\]", re.MULTILINE),
     re.compile(r"due to process\s+rank (\d+) with PID \d+ on\s+node \S+\s+calling\s+\"abort\""),
@@ -81,9 +81,9 @@ class Mpirun(Launcher):
 
     program = "mpirun"
     precedence = 20
-    ends_within_s = (
-        6.0  # its processes on the hosts end when mpirun is killed; Open MPI's may hang after an early SIGTERM
-    )
+    # Short, because Open MPI's mpirun may hang after an early SIGTERM. When mpirun is killed, its processes on the
+    # hosts end, too.
+    ends_within_s = 6.0
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return the rank and local rank of this process.
@@ -143,7 +143,8 @@ class Mpirun(Launcher):
     def blamed(self, log: str) -> Blame | None:
         """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure.
 
-        If Hydra lost a connection before the ranks began, the result has neither rank nor host.
+        If mpirun lost its connection to a host, the result has no rank. If mpirun did not print the host, the result
+        has no host either.
         """
         for form in _LOST:
             if match := form.search(log):
@@ -152,7 +153,7 @@ class Mpirun(Launcher):
                 host = found.get("host")
                 how = _how(code, signal)
                 number = int(rank) if rank else None
-                hydra = form is _LOST[0]  # HYD_pmcd_pmip_send_signal is called with SIGKILL only
+                hydra = form is _LOST[0]  # Hydra ends other ranks only with SIGKILL (HYD_pmcd_pmip_send_signal)
                 return Blame(number, host, how, int(process or 0) or None, "first" in found, only_kills=hydra)
         if match := _CUT_OFF.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))

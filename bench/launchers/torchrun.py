@@ -20,10 +20,12 @@ from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-JOB = "{job}"  # controller/connections.py replaces it by the job's id: two jobs with one port do not mix their hosts
+# controller/connections.py replaces this word by the job's id, so hosts of two jobs with the same port stay apart.
+JOB = "{job}"
 EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # the hosts, `--` and the command follow these words
 # The last line of a traceback. torch 2.1 and older write `failed to bind to [::]:29500 (errno: 98`, later versions
-# `port: 29500, ... EADDRINUSE`. torch also logs such errors when it tries the next address.
+# `port: 29500, ... EADDRINUSE`. Lines outside a traceback do not count, because torch also logs such an error before it
+# tries the next address.
 _PORT_TAKEN = re.compile(
     r"^[\w.]+Error: The server socket has failed to [^\n]*?(?:port: |\]:|\?:)(\d+)[^\n]*(?:EADDRINUSE|errno: 98)",
     re.MULTILINE,
@@ -67,8 +69,8 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command.
 
-        On one node, the command is torchrun with `--standalone`. On several nodes, it starts torchrun on each named
-        host, and the rendezvous is on the first host.
+        On one node, the command is torchrun with `--standalone`, on the first named host or else on this machine. On
+        several nodes, the command starts torchrun on each named host, and the rendezvous is on the first host.
 
         On one node, the rendezvous is at 127.0.0.1, because the node's name may not resolve in a sandbox. Several hosts
         use the static rendezvous, in which the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers

@@ -14,8 +14,8 @@ from bench.probes.sysfs import ROOT, number, read
 
 _MOST_CPUS = 4  # number of CPUs whose clocks are read, because reading a clock may interrupt its CPU
 _MHZ = re.compile(rb"^cpu MHz\s*: ([\d.]+)$", re.MULTILINE)
-# Seconds between two readings of /proc/cpuinfo and of /proc/stat. They take longer than all else, and the kernel counts
-# ticks of 10 ms.
+# Seconds between two readings of /proc/cpuinfo and of /proc/stat. These two files take the longest time to read. The
+# kernel counts ticks of 10 ms.
 _INFO_S, _STAT_S = 1.0, 0.1
 _FIRST_BYTES = 1 << 12  # the size of a read; Python takes tens of microseconds to allocate a megabyte
 _PACKAGE = re.compile(r"x86_pkg_temp|cpu|soc", re.IGNORECASE)
@@ -70,7 +70,7 @@ class CpuReader:
         if clocks:
             return _middle(clocks)
         now = time.monotonic()
-        if now - self._info_at_s >= _INFO_S:  # virtual machines have no clocks
+        if now - self._info_at_s >= _INFO_S:  # virtual machines lack the files of clocks
             self._info_at_s = now
             self._info_hz = _middle([1e6 * float(value) for value in _MHZ.findall(self._info.data())[:_MOST_CPUS]])
         return self._info_hz

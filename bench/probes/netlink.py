@@ -136,9 +136,9 @@ class CarrierLoss:
 class NetworkHistory:
     """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
 
-    It has the addresses of neighbours and of this host's own devices. For each address, it has the MAC addresses in the
-    order of their first use. If this host gets an address after the first call of `look`, the address counts as
-    changed.
+    The history has the addresses of neighbours and of this host's own devices. For each address, it has the MAC
+    addresses in the order of their first use. If this host gets an address after the first call of `look`, the address
+    counts as changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
         out, because no machine replied.

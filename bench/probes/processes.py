@@ -169,7 +169,7 @@ def _job_of(process: psutil.Process) -> str | None:
 
 
 def answer(verb: str, job_id: str, words: Iterable[str] = ()) -> dict[str, Any]:
-    """Reply to the controller with the result of `look`.
+    """Reply to the controller with the result of `look`. For `end`, also end the job's processes.
 
     For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. If `words`
     has a port, the reply also has "holders".

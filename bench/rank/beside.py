@@ -9,7 +9,7 @@ from bench.core.program import Group, Round
 from bench.core.record import BesideSamples
 from bench.core.transport import Timing
 
-_ALLOWED = 0.01  # share of a copy's time; a stop that is too early by less does not matter
+_ALLOWED = 0.01  # share of a copy's time; a copy may stop earlier than the last end by this share
 
 
 class Beside:
@@ -66,7 +66,7 @@ class Beside:
 
 
 def _skew(timings: Sequence[Timing], sample: int) -> float:
-    """Return the largest skew of the portions of a sample."""
+    """Return the seconds between the first and the last start of a portion of a sample, for the worst portion."""
     parts = zip(*(one.started_s[sample] for one in timings), strict=True)
     return float(max(max(starts) - min(starts) for starts in parts))
 

@@ -59,7 +59,7 @@ class BurstMeasurer:
         self._payload, shape = payload, Shape(num_ranks, payload)
         self._row = PlannedRow("isolated", shape, requested, (self._group,), max(case.max_s, _MAX_S))
         self._counted = traffic(pattern, shape, self._group, hosts)
-        self._folder: WorkFolder | None = None  # of rank 0, and of ranks that do not see it
+        self._folder: WorkFolder | None = None  # set on rank 0, and on ranks that do not see rank 0's folder
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
@@ -148,7 +148,8 @@ class BurstMeasurer:
                 path = str(self._folder.path.resolve())
                 if removed := self._folder.removed:
                     facts = {"num": len(removed), "num_bytes": self._folder.removed_bytes, "parent": str(parent)}
-                    sys.stderr.write(f"# {DatasetNote.REMOVED.words(facts)}\n")  # the notes of the header are out
+                    # The notes of the header are already printed.
+                    sys.stderr.write(f"# {DatasetNote.REMOVED.words(facts)}\n")
             except OSError as error:
                 why = kernel_reason(error)
         path, why = self._channel.broadcast((path, why))

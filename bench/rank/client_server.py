@@ -2,7 +2,7 @@
 
 python -m bench.rank.client_server [--adapter] PROGRAM ARGUMENTS ...
 
-mpirun or srun starts this module on two ranks. Rank 1 connects to rank 0 at one of its addresses. Rank 0 starts the
+mpirun or srun starts this module on two ranks. Rank 1 connects to one of rank 0's addresses. Rank 0 starts the
 program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
 as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
 

@@ -101,7 +101,7 @@ class Clocks:
 
         `at_s`: the time of the latest comparison, on the reference clock.
         `offset_s`, `bound_s`: the clock's offset at that time, and the largest error of the offset.
-        `drift`: the drift in seconds per second.
+        `drift`, `drift_bound`: the drift and its largest error, in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:

@@ -234,7 +234,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """All blocks with aggressors, or all blocks without aggressors. Only rank 0 uses this class."""
+    """All blocks with aggressors, or all blocks without aggressors. Only rank 0 has their data."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)
@@ -243,7 +243,7 @@ class _Side:
         self._first = False
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """Return each group's samples, on rank 0."""
+        """Return each group's samples on rank 0, and nothing on other ranks."""
         return self.taken.shares() if self._first else ()
 
     def add(self, blocks: list[_Block] | None) -> None:

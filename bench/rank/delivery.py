@@ -41,7 +41,7 @@ def deliver(
 ) -> int:
     """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
 
-    After the last row, the function calls `clocks_at_end`. From this moment, `after` has the state of the hosts.
+    After the last row, `after` contains the state of the hosts, and the function calls `clocks_at_end`.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events

@@ -87,7 +87,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
 def _of_rank(facts: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: facts[key] for key in ("host", "local_rank", "process", "cpus", "nic")}
     gpu = facts["gpu_pci_bus"]
-    return kept | {"gpu_pci_bus": gpu} if gpu and ":" in gpu else kept  # without an address it is only a number
+    return kept | {"gpu_pci_bus": gpu} if gpu and ":" in gpu else kept  # a value without ":" is only an index
 
 
 def _rack(case: Case, host: str) -> dict[str, str]:

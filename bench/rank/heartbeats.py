@@ -69,7 +69,9 @@ def with_watchdog(
         yield beat
         beat.end(End.of(EndCode.DONE))
     except BaseException as error:
-        look()  # another host's address on this host resets connections within less than a second
+        # If this host got the address of another host, connections break in less than a second, before the next regular
+        # look.
+        look()
         beat.end(end_of(error))
         raise
     finally:
@@ -125,7 +127,7 @@ def _noticed_elsewhere() -> Callable[[], bool]:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # the handler itself waits for the main thread
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # Python runs the handler only in the main thread
 
     def is_terminated() -> bool:
         with contextlib.suppress(BlockingIOError):
@@ -216,7 +218,7 @@ def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
     history, lock = netlink.NetworkHistory(), threading.Lock()
 
     def look() -> None:
-        # What the kernel's lists contain must not end a thread.
+        # Unexpected contents of the kernel's lists must not end the thread.
         with lock, contextlib.suppress(ValueError, LookupError, struct.error):
             if history.look(time.time()):
                 heartbeat.write_network(folder, me.rank, history.moved(), map(asdict, history.carrier_losses()))

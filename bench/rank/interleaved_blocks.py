@@ -42,7 +42,7 @@ def stop(
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None
-    from bench.results.paired_ratio import block_ratios  # most ranks start without need of it
+    from bench.results.paired_ratio import block_ratios  # imported here, because most ranks never need it
 
     reason = None
     for without, with_it in pairs:

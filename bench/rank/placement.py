@@ -27,7 +27,7 @@ def launchers() -> tuple[Launcher, ...]:
 
 
 def place(env: Mapping[str, str]) -> RankInfo:
-    """Return this process's rank and host from the variables of its launcher.
+    """Return this process's rank, and the numbers of ranks, from the variables of its launcher.
 
     If several launchers have set their variables, as with torchrun inside srun, the inner launcher is used.
     """
@@ -124,7 +124,7 @@ def nic_of(case: Case, local_rank: int) -> str | None:
 
 
 def use_nic(nic: str | None, transport: str, env: MutableMapping[str, str]) -> None:
-    """Set the variable that names the NIC to the transport's library, unless it is already set."""
+    """Set the variables that name the NIC to the transport's library. Variables that are already set stay unchanged."""
     if nic is None:
         return
     its = traits(transport)

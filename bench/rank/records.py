@@ -15,7 +15,9 @@ from bench.rank.rows import BufferSets, PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
 
-_ALONE_SHARE = 0.05  # share of a row's samples; the first samples show how long each copy takes
+# In this share of a row's samples, copies may overlap only partly. The first samples only show how long each copy
+# takes.
+_ALONE_SHARE = 0.05
 
 Reason = Skip | Failure  # why a row has no result: skipped in advance, or tried and failed
 

@@ -308,7 +308,7 @@ class Replayer:
 
         The replay ends when the interval of a step's time is narrow enough, or when the time limit is reached.
 
-        Rank 0 returns the records and their groups. Other ranks return an empty list.
+        Rank 0 returns the records and their groups. Other ranks return an empty tuple.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():

@@ -18,7 +18,7 @@ from bench.rank.messages import RankSkip
 
 _MOST_SETS = 64
 _IN_PLACE_ROOM_BYTES = 64 << 20
-# calls of a batch for which a GPU has buffer sets, which take this share of its free memory
+# A GPU has buffer sets for this many calls of an in-place batch, if they fit in this share of its free memory.
 _DEVICE_CALLS, _DEVICE_SHARE = 16, 0.25
 _ANY_BATCH = 1 << 30
 
@@ -89,7 +89,10 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether the group has the same number of ranks on each node."""
+    """Return the number of nodes of a group, and whether the nodes are equal parts of the group.
+
+    Nodes are equal parts if the group's members are ordered by node, with the same number on each node.
+    """
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
@@ -121,7 +124,8 @@ class BufferSets:
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
-        For a cold cache, all ranks that share the cache use sets with a total of twice the cache size.
+        For a cold cache, the sets of all ranks that share the cache have a total of at least twice the cache size. If a
+        rank needs more than _MOST_SETS sets for this, it gets only _MOST_SETS.
 
         An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. Calls on a GPU
         are short. A batch of few calls would show mostly the launch time. A GPU therefore needs more sets than a host.

@@ -161,10 +161,11 @@ class Sampler:
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Return the number of calls per pipelined sample, which is a power of two.
+        """Return the number of calls per sample, which is 1 in isolated mode.
 
-        The number is the smallest for which a sample lasts as long as the transport requires (2 ms for most
-        transports). The clock readings then take only a small part of the time.
+        In pipelined mode, the number is the smallest power of two for which a sample lasts as long as the transport
+        requires (2 ms for most transports). The clock readings then take only a small part of the time. The number is
+        at most `most`.
         """
         if self._row.mode == "isolated":
             return 1
@@ -243,8 +244,8 @@ class Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        The first check is after 30 samples. Later, the function returns a tenth of the number of samples so far, but at
-        least 10. For long samples, it returns a smaller number.
+        Without `--iterations` and `--soak`, the first check is after 30 samples. Later, the function returns a tenth of
+        the number of samples so far, but at least 10. For long samples, it returns a smaller number.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))

@@ -191,7 +191,8 @@ def open_case(
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
     """Return the sampler of this rank's GPU.
 
-    Without GPUs, return a sampler of the host's CPUs, but only for long rows (--soak).
+    If the transport uses no GPUs, the first rank of a host gets a sampler of the host's CPUs, but only for long rows
+    (--soak).
     """
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
@@ -211,7 +212,7 @@ def _own_address(me: RankInfo) -> str | None:
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """Open the transport.
 
-    If both a GPU and a package are missing, RefusedError names the GPU. To install the package would not help.
+    If both a GPU and a package are missing, RefusedError names the GPU. Installing the package would not help.
     """
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -257,7 +258,7 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     - Take the transport that the case names.
     - If the pattern supports only one transport, take this transport.
     - If every rank has its own GPU, take the first choice for GPUs.
-    - If an MPI launcher started the ranks, take the first choice over MPI.
+    - If mpirun or srun started the ranks, take the first choice over MPI.
     - Otherwise, take the first choice without MPI.
     """
     if case.transport != "auto":

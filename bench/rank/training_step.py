@@ -39,7 +39,7 @@ from bench.rank.step_work import work_of
 _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
 _REPLICAS = 2  # models in memory: the one with a hook and the bare one
-_COPIES = 3  # of the gradients in each: gradients, buckets, and a timed layer's own gradient
+_COPIES = 3  # of the gradients in each model: gradients, buckets, and a timed layer's own gradient
 _PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, and the steps of each
 
 
@@ -295,7 +295,7 @@ class StepMeasurer:
             segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
             for place, segment in enumerate(SEGMENTS)
         }
-        # One wait of each rank for all others; the shortest wait is the exposed exchange of all ranks.
+        # If each rank waits only once in a step, in the same group, the shortest wait is the exposed exchange.
         waits_once = all(len(own.waits) == 1 for own in full[0]) and len({own.waits[0][0] for own in full[0]}) == 1
         exposed = [] if waits_once else [exposed_of([own.waits for own in sample]) for sample in full]
         buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
@@ -346,7 +346,7 @@ class StepMeasurer:
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
     """Return the first wrong gradient of any rank.
 
-    Otherwise, return the first part that wrongly differs between ranks.
+    If no gradient is wrong, return the first part that wrongly differs between ranks.
     """
     for check in checks:
         if check.first is not None:

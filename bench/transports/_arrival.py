@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
     """Send a byte from every rank to rank 0, then a byte from rank 0 to every rank. `world`: an MPI communicator.
 
-    Raises AbsentError after `limit_s`.
+    Raises AbsentError if a rank does not arrive within `limit_s`.
     """
     until = time.monotonic() + limit_s
     if world.Get_rank() != 0:
@@ -61,13 +61,15 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
 def over_store(
     store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None, secret: bytes = b""
 ) -> None:
-    """Set a key for every rank in the store of torch.distributed, and a further key for rank 0's verdict.
+    """Set this rank's key in the store of torch.distributed, and wait for the keys of all ranks.
+
+    Only rank 0 waits for the keys. It then sets a further key, its verdict, for which the other ranks wait.
 
     `device`: a name of this rank's GPU that is unique among all hosts.
     `problem`: why this rank cannot continue, or None if it can continue.
 
-    Raises AbsentError after `limit_s`. Raises RefusedError on all ranks if some rank cannot continue, or if two ranks
-    use the same GPU.
+    Raises AbsentError if a rank does not arrive within `limit_s`. Raises RefusedError on all ranks if some rank cannot
+    continue, or if two ranks use the same GPU.
     """
     _write(store, f"bench/arrived/{place.rank}", {"device": device, "problem": problem}, secret)
     if place.rank != 0:

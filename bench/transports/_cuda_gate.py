@@ -21,7 +21,7 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels, _shared_page
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # time limit of a trial in seconds; a trial whose gate opens by itself is not used
+TRIAL_S = 1.0  # time limit of a trial in seconds; a gate that opens only by this limit is not used
 MOST_CALLS = 64  # largest number of counted copies of a stream behind one gate
 # largest number of copies of a stream; a GPU's queue has about a thousand entries, and each copy needs a few
 MOST_QUEUED = 256

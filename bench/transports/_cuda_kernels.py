@@ -15,7 +15,7 @@ THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the most th
 _TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # of globaltimer; of wall_clock64 on AMD's data-centre GPUs
 WORD_BYTES = 16  # of one load, and the alignment of both ends of a copy
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * WORD_BYTES
-_STRIDE = 0.6180339887  # of the words: neighbours in time are far apart in memory
+_STRIDE = 0.6180339887  # share of all words between two loads of a chase, which are therefore far apart in memory
 
 # The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The
 # bytes after the last whole word are copied one by one. With four blocks on an SM, each thread has 32 registers.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from bench.core.channel import Channel
 from bench.transports._cuda_gate import MOST_QUEUED
 
-_ROUNDS = 4  # samples of each type of a row whose times the ranks compare
+_ROUNDS = 4  # the ranks compare the times of this many samples of each type at the start of a row
 _MARGIN = 1.1
 _LEAST_CALLS, _LEAST_S = 16, 20e-3  # least size of a batch of concurrent copies; nvbandwidth makes 16 copies
 

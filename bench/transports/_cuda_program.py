@@ -118,8 +118,8 @@ class CopyProgram:
     def warm(self, index: int) -> None:
         """Run the copies of a buffer set, unless some copies ran before.
 
-        CUDA loads code at the first call, and may wait for the whole GPU meanwhile. This must happen before a
-        measurement.
+        CUDA loads code at the first call, and may wait for the whole GPU meanwhile. The first call must therefore come
+        before a measurement.
         """
         if not self._ran:
             self.run(index)

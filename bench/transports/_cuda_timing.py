@@ -85,7 +85,7 @@ class CopyTimer:
     def _timing(self, compiled: Compiled | None, samples: Sequence[tuple[CopyTimes, ...]], num_calls: int) -> Timing:
         """Return the samples of this rank as a Timing.
 
-        If this rank's group has no copies for it, its samples take 0 s. A rank in no group has no samples.
+        If this rank is in a group but has no copies, its samples take 0 s. A rank in no group has no samples.
 
         `samples`: the times of the portions of each sample. A sample has `num_calls` calls.
         """

@@ -149,7 +149,7 @@ class Loop:
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int = 0) -> Timing:
         """Time isolated calls after `num_lead` untimed calls.
 
-        If buffer sets must be refilled between calls, the compiled loop takes only one sample per call.
+        If buffer sets must be refilled between calls, Python starts the compiled loop separately for each sample.
         """
         if compiled.refill is None:
             return Timing(self._timed_each(compiled, barriers, num_calls, num_lead), "compiled")

@@ -21,7 +21,7 @@ _SOURCE = Path(__file__).with_name("_nccl_loop.c")
 _FROM_RUNTIME, _FROM_PEER, _TOO_LATE = 10000, 20000, 30000
 _OF_PEER = (2, 6)  # ncclSystemError, for a connection; ncclRemoteError
 _NO_SET = -1
-_LEAD = 10  # at least so many timed calls per untimed one
+_LEAD = 10  # an untimed call precedes the timed calls only if there are at least this many
 MEETING_BYTES = 4096
 
 # Each operation and its function, in the order of the `enum` in _nccl_loop.c.
@@ -228,9 +228,11 @@ class NcclLoop:
     def samples(self, compiled: Compiled | None, num_samples: int, num_calls: int) -> Timing:
         """Take samples of `num_calls` calls each. An idle rank passes None and gets no sample.
 
-        If buffer sets must be refilled between samples, the compiled loop takes only one sample per call.
+        If buffer sets must be refilled between samples, or if the program uses CUDA graphs, Python starts the compiled
+        loop separately for each sample.
         """
-        rehearses = self._meeting is not None  # all ranks of the world, once for each call of this function
+        # Before the first sample, all ranks of the world make one tiny untimed call.
+        rehearses = self._meeting is not None
         if compiled is None:
             self._timed(self._idle, 0, rehearses, _NO_SET, num_samples, 1)
             return Timing((), "compiled")

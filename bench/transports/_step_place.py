@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.core.waiting import sleep_until
 
-_CALIBRATED_S = 0.02  # a kernel that is long beside its launch
+_CALIBRATED_S = 0.02  # seconds of a kernel, which are long compared with its launch
 
 
 class HostPlace:
@@ -60,7 +60,7 @@ class HostPlace:
         sleep_until(due)
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of values / number."""
+        """Return the sum of the values, divided by `number`."""
         return float(values.detach().sum()) / number
 
     def future(self) -> Any:
@@ -168,7 +168,7 @@ class GpuPlace:
             self._cuda._sleep(round(due * self._cycles_per_s))
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of values / number, as a tensor. A Python number would make the host wait."""
+        """Return the sum of the values, divided by `number`, as a tensor. A Python number would make the host wait."""
         return values.detach().sum() / number
 
     def future(self) -> Any:
@@ -203,7 +203,10 @@ class GpuPlace:
         return event
 
     def _spin_rate(self) -> float:
-        """Return the cycles per second of a spinning kernel. The second, longer kernel finds the clock warm."""
+        """Return the cycles per second of a spinning kernel.
+
+        The first kernel gives the GPU time to raise its clock. The second, longer kernel is measured.
+        """
         cycles = 1 << 24
         for _ in range(2):
             began = self.mark()

@@ -121,7 +121,7 @@ class Passes:
         received = self._place.received_bytes() - before + by_others
         if driver_before is not None:
             self._driver_bytes.append((gpu_files.driver_bytes() or driver_before) - driver_before)
-            # The kernel may count what goes to a GPU for no process.
+            # The kernel may not attribute reads into a GPU to any process.
             received = max(received, self._driver_bytes[-1])
         self._received.append(received)
         self._look_for_missing()
@@ -220,7 +220,7 @@ class Passes:
     def _open(self, layout: RecordLayout) -> None:
         """Make the reader and start the worker processes.
 
-        If the files are written again later, they keep their names.
+        Files that are written again keep their names, so this method is called only once.
         """
         case, work = self._case, self._preparation
         results = self._on_gpu.memory if self._on_gpu else self._results

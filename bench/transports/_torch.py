@@ -163,7 +163,9 @@ def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """Return a socket for the store, or None if this host does not have the rendezvous address.
+    """Return a socket for the store, or None if no socket can be opened.
+
+    For example, this host may not have the rendezvous address.
 
     The socket listens only on the rendezvous address. torch itself would listen on all interfaces.
     """

@@ -354,11 +354,12 @@ class CudaCopy(Transport):
         size, end = copy.num_bytes, partial(self._reach.end, group, buffers)
         source = end("send", index, copy.source, copy.source_offset, size)
         target = end("recv", index, copy.target, copy.target_offset, size)
-        if self._options.engine == "ce" or group is self._alone:  # the trial of the gate, and what keeps links active
+        # The group `_alone` makes the copies of the gate's trial, and the copies that keep links active.
+        if self._options.engine == "ce" or group is self._alone:
             return _cuda_program.by_engine(self._runtime, source, target, size, stream)
         if self._options.engine == "chase":
             return _cuda_program.by_chase(self._chase, source, target, size, stream)
-        sms = self._options.case.sms  # one block on each, as NCCL's
+        sms = self._options.case.sms  # one block on each SM, as in NCCL
         num_sms, blocks = (sms, 1) if sms else (self._device.num_sms, self._blocks_per_sm)
         return _cuda_program.by_kernel(self._copy, num_sms, blocks, source, target, size, stream)
 

@@ -140,7 +140,7 @@ class Gloo(Transport):
         return self._unsupported[key]
 
     def _tried(self, op: str, reduction: Reduction) -> Skip | None:
-        """Run a tiny operation among all ranks, and return this rank's result."""
+        """Run a tiny operation among all ranks. Return why it failed on this rank, or None if it succeeded."""
         group = Group("probe", tuple(range(self.place.num_ranks)))
         step = _torch.tiny_collective(op, self.place.num_ranks)
         buffers = _host.HostBuffers(step.send_bytes, step.recv_bytes, 1)

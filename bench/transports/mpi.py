@@ -48,7 +48,7 @@ TRAITS = Traits(
 # ranks on 2 CPUs takes 43 ms. With these settings, ranks sleep, and the barrier takes 3 ms. MPICH's own option to yield
 # does not help; Open MPI yields by default.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
-_LEAD = 10  # one more, untimed call precedes each group of this many timed calls
+_LEAD = 10  # for each group of this many timed calls, there is one more, untimed call at the start
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
 ARRIVAL_S = 15.0  # timeout of the first bytes between ranks, after MPI_Init
 _REMEDY = {

@@ -212,7 +212,7 @@ class Storage(Transport):
         reads = any(isinstance(step, Read) for step in steps)
         if self._device is not None and reads:
             return self._device.allocate(send_bytes)
-        # O_DIRECT reads into memory that begins at a page without a copy.
+        # If the memory begins at a page, O_DIRECT reads into it without a copy.
         alignment = ALIGNED_BYTES if reads else _host.GUARD_BYTES
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 

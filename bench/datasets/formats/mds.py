@@ -113,7 +113,7 @@ class _MdsReader(RecordReader):
         return lambda target, offset, block: read_exactly(number, target, offset, path, block)
 
     def _gpu_reader(self, path: Path) -> _Read:
-        """Return such a function for targets on a GPU."""
+        """Return the same function as `_reader`, but for targets on a GPU."""
         file = self.opened.enter_context(gpu_files.opened_file(path))
         return lambda target, offset, block: gpu_files.read_exactly(file, target, offset, path, block)
 

@@ -79,8 +79,8 @@ class _RawReader(RecordReader):
         if self.layout.objects is not None or self.layout.to_gpu:
             yield from super().stream(shard, place)
             return
-        # As `read`, with all that can be done before the first record of the shard, and in one loop: after a wait for
-        # the disk each call of Python takes several times as long.
+        # The loop reads like the method `read`, but prepares everything before the first record, and calls few Python
+        # functions. After a wait for the disk, each call of Python takes several times as long.
         opened, readv, close, flags = os.open, os.readv, os.close, self._flags
         indices, below = self.layout.in_shard(shard), f"{self.layout.folder}/{_folder(shard)}"
         names, at_once = [_name(index) for index in indices], self._fits(place(indices[0]))

@@ -5,7 +5,7 @@ of the transport's library. Code that uses torch.distributed, such as FSDP, DTen
 measured without changes.
 
 On a GPU, a wait of a rank is a wait of the model's stream for a call of a group. If a library such as FSDP exchanges
-data on separate streams, the model's stream waits for an event after a call.
+data on separate streams, the model's stream waits for an event that follows a call.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RankGroups:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Return a context that records waits for events, and that keeps messages to metered groups in batches."""
+        """Return a context that records waits for events, and that sends messages of metered groups in batches."""
         if self.meter is None:
             yield
             return
@@ -175,7 +175,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
             return work or finished(torch, place, args[0])
         if work is not None:
             return work_class(work, meter, number)
-        # NCCL put a synchronous call on the current stream.
+        # There is no Work to wait for, because NCCL has put a synchronous call on the current stream.
         if began is None:
             place.follows(number)
         else:
@@ -186,7 +186,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a version of torch.distributed.batch_isend_irecv that also works for groups with clocks.
+    """Return a version of torch.distributed.batch_isend_irecv that also batches the messages of metered groups.
 
     Between two GPUs, messages in both directions must be one call of NCCL. torch makes one call only for process groups
     of its own class. For other classes, torch makes one call for each message.

@@ -11,7 +11,7 @@ from bench.transports.strategies._replica import BucketWait, Build, Exchanged
 _MIB = 1 << 20
 _FLOAT_BYTES = 4
 _CHANNEL = 512  # elements with a scale of their own, as in torch's hook
-_EXACT_STEPS = 2  # before PowerSGD begins, which needs two
+_EXACT_STEPS = 2  # steps with exact exchanges before PowerSGD begins; PowerSGD needs two
 
 
 def parallel(build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
@@ -75,11 +75,11 @@ class BucketExchange:
         if meter and not meter.exchanges:
             future = place.future()
             noted.finish(place, gradients)
-            # Only the last bucket: the pass goes on while the buckets before are divided.
+            # Divide only the last bucket. In a full step, the other buckets are divided while the pass goes on.
             future.set_result(gradients.div_(size) if bucket.is_last() else gradients)
             return future
         work = self._build.torch.distributed.all_reduce(gradients, group=self._group, async_op=True)
-        # One callback, because each waits for Python's lock. The exchange is done before the division.
+        # One callback marks the end of the exchange and then divides, because each callback waits for Python's lock.
         return work.get_future().then(lambda future: noted.finish(place, future.value()[0]).div_(size))
 
     def finish(self, returned: Any) -> Any:

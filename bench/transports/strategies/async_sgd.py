@@ -19,7 +19,8 @@ from bench.transports.strategies._weights import OwnWeights, of_rank
 
 TRAITS = StrategyTraits(exact=False, vectors="all", obeys=("staleness", "micro_batches", "trained", "compiled"))
 
-_ROUND = 4  # steps per step of staleness: a quarter of them waits as in an exchange that nothing hides
+# Steps of a round for each step of staleness. No later step hides the exchanges of the last quarter of a round.
+_ROUND = 4
 _TAGS = 1 << 10
 
 

@@ -1,6 +1,6 @@
 """Train with a pipeline.
 
-Each rank of a row holds some layers. Micro-batches pass through the ranks. Rows hold copies.
+Each rank of a row holds some layers. Micro-batches pass through the ranks. Rows hold copies of the model.
 """
 
 from __future__ import annotations
