@@ -74,7 +74,7 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
     """
     known: dict[int | None, dict[str, Any]] = {}
     for group in groups:
-        num_nodes, even = _nodes_of(shape, group, hosts)
+        num_nodes, even = _nodes_of(group, hosts)
         parts = num_nodes if even else None
         if parts not in known:
             known[parts] = _plain(traffic_of(pattern, shape, parts))
@@ -88,17 +88,15 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
         } | known[parts]
 
 
-def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
+def _nodes_of(group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
     """Return the number of nodes of a group, and whether the nodes are equal parts of the group.
 
     Nodes are equal parts if the group's members are ordered by node, with the same number on each node.
     """
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
-    num_nodes = len(counts)
-    # The parts are nodes only if the group's members are ordered by node, with the same number on each node.
     in_order = at == [host for host, num in counts.items() for _ in range(num)]
-    return num_nodes, shape.num_ranks % num_nodes == 0 and in_order
+    return len(counts), in_order and len(set(counts.values())) == 1
 
 
 def _plain(found: Traffic) -> dict[str, Any]:
