@@ -123,8 +123,8 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
     """Return the catalogue's type for a run, the site's rates for this type, and why a run cannot use the type.
 
-    The reason is '' if a run can use the type. If bench.yaml changes more than the rates and the price of a type, only
-    predictions can use the changed type. Raises UsageError for an unknown name.
+    The reason is '' if a run can use the type. bench.yaml may change the rates and the price of a type. If it changes
+    anything else, only predictions can use the type. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""

@@ -75,7 +75,7 @@ def make(request: PlanRequest) -> Planned:
 
 
 def site_of(cluster: Cluster, tools: Iterable[str], tool_path: Path | None) -> Site:
-    """Return the site of a cluster as seen from this machine, with the tools of these names."""
+    """Return what this machine knows about a cluster. `tools` names the tools to look for."""
     machine = this_machine(cluster.python, cluster.mpirun)
     return Site(cluster, machine, all_patterns(), all_launchers(), installed(tools, tool_path))
 

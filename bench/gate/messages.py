@@ -112,7 +112,7 @@ class FaultCode(Code):
     failure: GateFailure
 
     def __new__(cls, value: str, failure: GateFailure, template: str) -> Self:
-        """Create a member that also stores the name of its failure."""
+        """Create a member of the enum, with the failure that it explains."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.failure, member.template = failure, template

@@ -37,7 +37,7 @@ class Promise:
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
     """Return all expected rates of a node.
 
-    Pairs of GPUs with equal links have one entry. The result is empty without GPUs.
+    All pairs of GPUs with the same kind of link share one entry. The result is empty without GPUs.
     `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate is
     used.
     """

@@ -303,7 +303,7 @@ class CudaBuffers(Buffers):
             block.piece(0, block.num_bytes).fill(constant(GUARD))
 
     def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """Return the place and the address of some bytes in a buffer of set `index`."""
+        """Return the place and the address of bytes in a buffer. `index` is the number of the buffer set."""
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
 

@@ -137,7 +137,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """Return one callable per buffer set. A call runs the set's steps once with the code of the timed loop."""
+        """Return one callable per buffer set. Each runs its set's steps once, in the C code that also times them."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 

@@ -380,7 +380,7 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the least calls and seconds of a batch. Batches of concurrent copies are longer than other batches."""
+        """Return how many calls and seconds a batch must have at least. Concurrent copies need longer batches."""
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:

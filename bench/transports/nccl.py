@@ -1,9 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
 The control plane uses Gloo. The synchronisation before each call also uses Gloo, and not the measured path. In torch,
-all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations that do
-not compute transfer plain bytes, so they also work for element types that NCCL lacks. The network and algorithm that
-NCCL used are read from its output (docs/nccl.md).
+all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations
+without arithmetic move the data as plain bytes, so they also work for element types that NCCL lacks. The network and
+algorithm that NCCL used are read from its output (docs/nccl.md).
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ class NcclCode(Code):
     FIGURES_WITHOUT_SIZE = "figures-without-size", "this line has figures, but not their size"
     FIGURES_OF_NO_ROW = "figures-of-no-row", "this line has figures that belong to no row"
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
-    NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines are missing here; according to the printed average, no row is missing"
+    NO_ROWS_LEFT_OUT = (
+        "no-rows-left-out",
+        "lines are missing here, but no row: the printed average agrees with the rows",
+    )
     NOT_THE_AVERAGE = (
         "not-the-average",
         "the printed average busbw differs from the average of the rows: rows are missing",
