@@ -111,7 +111,7 @@ def _of_ranks(header: Header, record: Record, samples: Samples) -> dict[str, Any
     }
 
 
-def _soaked(record: Record, samples: Samples) -> dict[str, float]:
+def _soaked(record: Record, samples: Samples) -> dict[str, Any]:
     """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
     if record.stop_reason != StopReason.SOAKED:
         return {}
