@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.commands import report, run
 from bench.commands._say import say
+from bench.core import collector
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
 from bench.diagnose import page, pair_evidence
 from bench.diagnose.localise import Diagnosis
@@ -82,6 +83,7 @@ def _folders(results: Path) -> set[Path]:
     return {plan.parent for plan in results.glob("*/plan.json")}
 
 
+@collector.paused()  # thousands of rows stay in use until the verdict is printed
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
     """Print the verdict on a run. `failed`: the reason why jobs of the run failed, or None if no job failed."""
     document = _document(path)

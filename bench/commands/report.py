@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from bench.commands._say import say
-from bench.core import printable
+from bench.core import collector, printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.page import embedded
 from bench.page.content import PageContent, of_run
@@ -50,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     output.add_output_arguments(parser)
 
 
+@collector.paused()  # thousands of rows stay in use until the tables are printed
 def main(args: argparse.Namespace) -> int:
     """Print the run's tables or its certificate, or write its page."""
     if args.certificate is not None:

@@ -64,9 +64,10 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
     import numpy as np
 
     found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    size = fabric.ranks_per_domain
     for number, (group, program) in enumerate(zip(groups, programs, strict=True)):
         order: dict[int, int] = {}
-        shared = tuple(order.setdefault(rank // fabric.ranks_per_domain, len(order)) for rank in group.ranks)
+        shared = tuple([order.setdefault(rank // size, len(order)) for rank in group.ranks])
         found.setdefault((id(program), shared), []).append(number)
     alike = []
     for numbers in found.values():

@@ -101,8 +101,9 @@ class Samples:
 
     def __post_init__(self) -> None:
         """Pack the seconds, because ten million of them take 80 MB as an array and 320 MB as a tuple."""
-        for name in ("seconds", "warmup", "host_s", "enqueue_s", "skew_s"):
-            setattr(self, name, array("d", getattr(self, name)))
+        self.seconds, self.warmup = array("d", self.seconds), array("d", self.warmup)
+        self.host_s, self.enqueue_s = array("d", self.host_s), array("d", self.enqueue_s)
+        self.skew_s = array("d", self.skew_s)
         self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:

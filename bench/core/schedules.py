@@ -11,9 +11,11 @@ rank's send and receive buffers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, repeat
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH, Flow
@@ -167,7 +169,7 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
             runs.append([rank])
     channels = max(map(len, runs))
     turns = (1, -1) if mesh and channels > 1 else (1,)
-    shares: dict[tuple[int, int], float] = {}
+    uses: Counter[tuple[int, int]] = Counter()
     for channel in range(channels):
         for turn in turns:
             ring = [
@@ -175,9 +177,9 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
                 for run in runs
                 for step in (_zigzag(len(run)) if mesh else range(len(run)))
             ]
-            for edge in zip(ring, ring[1:] + ring[:1], strict=True):
-                shares[edge] = shares.get(edge, 0.0) + 1 / channels / len(turns)
-    return shares
+            uses.update(zip(ring, ring[1:] + ring[:1], strict=True))
+    share_of = [*accumulate(repeat(1 / channels / len(turns), max(uses.values())), initial=0.0)]
+    return {edge: share_of[num] for edge, num in uses.items()}
 
 
 def _zigzag(size: int) -> list[int]:
@@ -391,7 +393,7 @@ def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
         return None
     ranks = call.ranks
     return [
-        Phase(1, tuple((ranks[m], ranks[m ^ (1 << k)], num_bytes) for m in range(call.num)))
+        Phase(1, tuple([(rank, ranks[m ^ (1 << k)], num_bytes) for m, rank in enumerate(ranks)]))
         for k, num_bytes in enumerate(sizes)
     ]
 
@@ -507,9 +509,10 @@ def at_once_alltoall(call: Call) -> Phases | None:
     others = min(num_nodes - 1, 1) if call.alike else num_nodes - 1
     if call.num * (size * (others + 1) - 1) > MOST_AT_ONCE:
         return None
-    times = num_nodes - 1 if call.alike else 1
+    inside = call.block_bytes
+    between = inside * (num_nodes - 1 if call.alike else 1)
     shifts = list(_shifts(call).items())
-    flows = tuple((a, b, call.block_bytes * (times if s else 1)) for (s, _), edges in shifts for a, b in edges)
+    flows = tuple([(a, b, between if s else inside) for (s, _), edges in shifts for a, b in edges])
     farthest = tuple((a, b, 0.0) for a, b in shifts[-1][1])
     return [Phase(log2_steps(call.num) - 1, farthest), Phase(1, flows)]
 

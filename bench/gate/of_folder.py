@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.config import paths
 from bench.config.yaml_file import find
+from bench.core import collector
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.record import Header, Record
 from bench.gate import certificate as gate_certificate
@@ -46,6 +47,7 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
     return _judged(args)[0]
 
 
+@collector.paused()  # thousands of rows stay in use until the last demand is judged
 def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None]:
     """Judge `args.run`. Return the verdict and the run's document, which is None if the run cannot be read."""
     rules = _rules(args.rules)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.core import collector
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.results import summary
@@ -36,11 +37,12 @@ def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warni
     """
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     headers, rows = {}, summary.DocumentBuilder()
-    for job, attempt in attempts:
-        headers[job] = attempt.header
-        for record in attempt.records:
-            rows.add(job, attempt.header, record)
-    found = rows.document(headers, [Coded.uncoded(text) for text in (*warnings, *doubts)])
+    with collector.paused():
+        for job, attempt in attempts:
+            headers[job] = attempt.header
+            for record in attempt.records:
+                rows.add(job, attempt.header, record)
+        found = rows.document(headers, [Coded.uncoded(text) for text in (*warnings, *doubts)])
     return replace(found, failures=(*found.failures, *_failures(outcomes)), unplanned=_unplanned(path))
 
 

@@ -306,11 +306,14 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
     The note explains the flag, and counts the rows of each mode with the flag.
     """
     found = []
+    modes_of: dict[str, Counter[str]] = {}
+    for (flags, mode), num in Counter((row.flags, row.mode) for row in rows).items():  # many rows have equal flags
+        for flag in set(flags):
+            modes_of.setdefault(flag, Counter())[mode] += num
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
-    others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
+    others = sorted(set(modes_of) - set(Flag))
     for flag in [*known, *others]:
-        modes = Counter(row.mode for row in rows if flag in row.flags)
-        if modes:
+        if modes := modes_of.get(flag):
             mark, meaning = FLAGS.get(flag, ("", str(flag)))
             counts = ", ".join(f"{number} {mode}" for mode, number in modes.items())
             facts = {"flag": str(flag), "meaning": meaning, "counts": counts, "num": modes.total(), "mark": mark}

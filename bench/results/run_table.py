@@ -137,6 +137,8 @@ class RunTable:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
         columns = [column for column in self._columns if column.title not in _SAME_TITLES]
+        modes = {mode for line in lines for mode in line.by_mode}
+        columns = [column for column in columns if not column.group or column.group in modes]
         for line in lines:
             cells = tuple(
                 column.cell(line) if not column.group or column.group in line.by_mode else NOTHING for column in columns

@@ -170,7 +170,7 @@ def _middle(ordered: Any) -> float:
     return float(ordered[(ordered.size - 1) // 2 : ordered.size // 2 + 1].mean())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as document.Summary
 class Description:
     """All statistics of a row, in seconds. A statistic is None if the samples are too few for the statistic."""
 

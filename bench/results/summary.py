@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
-from bench.core.record import LIMIT_REACHED, Flag, Header, Record
+from bench.core.record import LIMIT_REACHED, Flag, Header, Record, StepSamples
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.results import (
     checkpoints,
@@ -238,10 +238,8 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *times.flags,
         *_disturbances(header, record, times),
         *record.flags,
-        *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
-        *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
-        *(Flag.LOGGER_DISAGREES,) * (record.step is not None and steps.logger_disagrees(record.step)),
-        *(Flag.FLOPS_APART,) * (record.step is not None and step_rates.flops_apart(record.step)),
+        *(Flag.BUSY_HOST,) * any([use.is_busy for use in record.hosts]),
+        *(() if record.step is None else _step_flags(record, record.step)),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )
@@ -308,7 +306,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         compared=record.compared,
         first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
         floor_kind=floor.kind if floor else None,
-        starved=tuple(asdict(rank) for rank in record.starved),
+        starved=tuple([asdict(rank) for rank in record.starved]),
         hosts=record.hosts,
         devices=record.devices,
         burst_s=None if wrong else times.burst_s,
@@ -349,12 +347,20 @@ def _disturbances(header: Header, record: Record, times: Times) -> list[Flag]:
 
 
 def _record_flags(record: Record) -> tuple[str, ...]:
-    flags = {
-        Flag.INVALID: record.verified is False,
-        Flag.MODELLED: record.modelled,
-        Flag.NOT_CONVERGED: record.stop_reason in LIMIT_REACHED,
-    }
-    return tuple(flag for flag, holds in flags.items() if holds)
+    return (
+        *(Flag.INVALID,) * (record.verified is False),
+        *(Flag.MODELLED,) * record.modelled,
+        *(Flag.NOT_CONVERGED,) * (record.stop_reason in LIMIT_REACHED),
+    )
+
+
+def _step_flags(record: Record, step: StepSamples) -> tuple[str, ...]:
+    """Return the flags of a training step whose figures disagree with each other."""
+    return (
+        *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
+        *(Flag.LOGGER_DISAGREES,) * steps.logger_disagrees(step),
+        *(Flag.FLOPS_APART,) * step_rates.flops_apart(step),
+    )
 
 
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:

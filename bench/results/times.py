@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -61,15 +62,13 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
         Flag.WARMUP_RESIDUE: told.warmup_residue > 0,
         Flag.OUTLIERS: told.num_outliers > 0,
     }
-    on_host = _middle(samples.host_s)
-    enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
+    on_host, enqueued = _on_host(samples) if samples.host_s else (None, None)
     flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
     calls = samples.calls_per_sample
     of_device = header.clock == "device" and record.mode == "pipelined"
     flags[Flag.SHORT_BATCH] = of_device and calls < _FEW_CALLS and calls * middle < _SHORT_S
     moves = record.payload_bytes and record.step is None and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
-    shares = RankShares(header, record, samples)
     return Times(
         num_samples=len(taken),
         num_effective=told.num_effective,
@@ -82,21 +81,37 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
             "p95_s": told.p95_s,
             "p99_s": told.p99_s,
         },
-        last_arriver_s=shares.last_arriver_s(),
-        slowest_rank=shares.slowest_rank(),
-        slowest_counts=shares.slowest_counts(),
-        rotation=shares.rotation(),
-        compat=shares.compat(),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
         flags=tuple(flag for flag, holds in flags.items() if holds),
         host_median_s=on_host,
         enqueue_fraction=enqueued,
+        **_of_ranks(header, record, samples),
         **_soaked(record, samples),
     )
 
 
-def _soaked(record: Record, samples: Samples) -> dict[str, float]:
+def _on_host(samples: Samples) -> tuple[float | None, float | None]:
+    """Return the median time by the hosts' clocks, and the median share of this time that issuing the calls took."""
+    shares = [issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_]
+    return _middle(samples.host_s), _middle(shares)
+
+
+def _of_ranks(header: Header, record: Record, samples: Samples) -> dict[str, Any]:
+    """Return the statistics of each rank's times. Modelled rows and rows of single copies have none."""
+    if not samples.by_rank and not samples.rank_mean_s and not samples.slowest_counts:
+        return {}
+    shares = RankShares(header, record, samples)
+    return {
+        "last_arriver_s": shares.last_arriver_s(),
+        "slowest_rank": shares.slowest_rank(),
+        "slowest_counts": shares.slowest_counts(),
+        "rotation": shares.rotation(),
+        "compat": shares.compat(),
+    }
+
+
+def _soaked(record: Record, samples: Samples) -> dict[str, Any]:
     """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
     if record.stop_reason != StopReason.SOAKED:
         return {}

@@ -87,6 +87,9 @@ _PARTS: dict[str, type] = {
 }
 _LISTS: dict[str, type] = {"starved": StarvedRank, "hosts": HostUse, "devices": DeviceUse}
 
+_NESTED = frozenset((*_PARTS, *_LISTS))
+_OF_MODELLED = frozenset({"seconds", "calls_per_sample", "loop"})  # keys of samples without ranks and warm-up
+
 GpusAtEnd = Mapping[str, Sequence[Mapping[str, Any]]]  # by host
 HostsAtEnd = Mapping[str, Mapping[str, Any]]  # by host
 T = TypeVar("T")
@@ -389,22 +392,31 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
     for name in ("requested_bytes", "flags"):
         values[name] = tuple(values.get(name, ()))
     try:
-        for name, kind in _PARTS.items():
-            if values.get(name) is not None:
-                values[name] = _made(kind, values[name])
-        for name, kind in _LISTS.items():
-            if name in values:
-                values[name] = tuple(_made(kind, each) for each in values[name])
-        contention = values.get("contention")
-        if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):
-            raise ValueError("contention has different numbers of blocks")
+        if not _NESTED.isdisjoint(values):
+            _make_parts(values)
         if values.get("samples") is not None:
             values["samples"] = _samples(values["samples"])
             if values.get("step") is not None:
                 check_samples(values["step"], values["samples"])
-        return Record(**{"payload_bytes": 0, **values})
+        return Record(**values)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}:{number}: invalid record line ({error})") from None
+
+
+def _make_parts(values: dict[str, Any]) -> None:
+    """Replace the plain values of a record's parts by dataclasses.
+
+    Raises TypeError or ValueError if the values of a part contradict each other.
+    """
+    for name, kind in _PARTS.items():
+        if values.get(name) is not None:
+            values[name] = _made(kind, values[name])
+    for name, kind in _LISTS.items():
+        if name in values:
+            values[name] = tuple(_made(kind, each) for each in values[name])
+    contention = values.get("contention")
+    if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):
+        raise ValueError("contention has different numbers of blocks")
 
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
@@ -418,6 +430,8 @@ def _samples(plain: Mapping[str, Any]) -> Samples:
 
     Raises ValueError if lists differ in length, and OverflowError if a number is above 1e308.
     """
+    if plain.keys() <= _OF_MODELLED:  # a run may have tens of thousands of modelled rows, so this case must be fast
+        return Samples(plain.get("seconds") or (), calls_per_sample=plain["calls_per_sample"], loop=plain["loop"])
     by_rank = tuple(array("d", own) for own in plain.get("by_rank") or ())
     if any(len(own) != len(by_rank[0]) for own in by_rank):
         raise ValueError("the ranks have different numbers of samples")

@@ -8,12 +8,10 @@ to 2026. These files contain old and new names (`Operator` and `cpu_op`, `Kernel
 
 from __future__ import annotations
 
-import gc
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
@@ -23,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.core import spans
+from bench.core import collector, spans
 from bench.core.codes import Coded
 from bench.core.spans import Spans
 from bench.core.step_trace import Direction, HostWait, RankTrace, TracedCollective, TracedCopy, WaitKind
@@ -118,7 +116,7 @@ class TorchProfiler:
         events = _Events()
         facts = {"source": str(path)}
         try:
-            with _without_collector():
+            with collector.paused():
                 for batch in stream.batches():
                     _add(batch, events)
         except DamagedError as damage:
@@ -136,21 +134,6 @@ class TorchProfiler:
 
 
 READER = TorchProfiler()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector.
-
-    The collector would search all events again and again, although none of them can be freed.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _add(batch: Iterable[Any], events: _Events) -> None:
