@@ -11,6 +11,7 @@ is started by tests/launchers/test_launchers.py and tests/end_to_end/test_ranks.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -53,28 +54,29 @@ class WarmRanks:
     """A process that has loaded some modules, and forks ranks."""
 
     def __init__(self, *modules: str) -> None:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}  # torchrun sets this variable, too
-        words = (sys.executable, __file__, *modules)
-        self._process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._modules = modules
+        self._started: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> WarmRanks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.communicate()  # the end of its input ends it
+        if self._started is not None:
+            self._started.communicate()  # the end of its input ends it
 
     def run(self, ranks: Sequence[Rank], timeout_s: float = 250.0, ends_others: bool = False) -> list[Ended]:
         """Start ranks, and wait for their ends. A rank that does not end in time is killed.
 
         `ends_others`: as under torchrun, the first rank that fails ends the others.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
+        process = self._process()
+        assert process.stdin is not None and process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             of_all = {"folder": folder, "timeout_s": timeout_s, "ends_others": ends_others}
             asked = {"ranks": [asdict(rank) for rank in ranks], **of_all}
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
             assert line, "the process that forks ranks ended"
             texts = [
                 [Path(folder, f"{stream}{rank}").read_text(encoding="utf-8") for stream in ("out", "err")]
@@ -82,10 +84,19 @@ class WarmRanks:
             ]
         return [Ended(code, out, err) for code, (out, err) in zip(json.loads(line), texts, strict=True)]
 
+    def _process(self) -> subprocess.Popen[str]:
+        """Return the process. It is started when first needed."""
+        if self._started is None:
+            env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}  # torchrun sets this variable, too
+            words = (sys.executable, __file__, *self._modules)
+            self._started = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self._started
+
 
 def _serve(modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # each measured row collects all garbage, among all of torch
     for line in sys.stdin:
         asked = json.loads(line)
         started = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import socket
@@ -99,21 +98,14 @@ def torchrun(missing: Missing) -> Callable[[int], tuple[str, ...]]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Callable[[], WarmRanks]]:
-    """`warm()`: the process that has loaded torch for all tests of this session that fork ranks."""
-    with contextlib.ExitStack() as stack:
-        started: list[WarmRanks] = []
-
-        def get() -> WarmRanks:
-            if not started:
-                started.append(stack.enter_context(WarmRanks(*_LOADED)))
-            return started[0]
-
-        yield get
+def warm() -> Iterator[WarmRanks]:
+    """The process that has loaded torch for all tests of this session that fork ranks."""
+    with WarmRanks(*_LOADED) as started:
+        yield started
 
 
 @pytest.fixture
-def torch_ranks(missing: Missing, warm: Callable[[], WarmRanks], tmp_path: Path) -> Run:
+def torch_ranks(missing: Missing, warm: WarmRanks, tmp_path: Path) -> Run:
     """`torch_ranks(2, word, ...)`: as `run(*torchrun(2), word, ...)`, with torch loaded once for all tests.
 
     The code is that of the first rank that failed, which torchrun does not pass on.
@@ -127,7 +119,7 @@ def torch_ranks(missing: Missing, warm: Callable[[], WarmRanks], tmp_path: Path)
         world = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
         places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
         ranks = [Rank(words, environment({**meeting, **world, **place}), str(tmp_path)) for place in places]
-        ended = warm().run(ranks, timeout_s, ends_others=True)
+        ended = warm.run(ranks, timeout_s, ends_others=True)
         code = next((one.code for one in ended if one.code > 0), ended[0].code)
         return Ran(code, "".join(one.out for one in ended), "".join(one.err for one in ended))
 

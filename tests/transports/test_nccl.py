@@ -50,7 +50,6 @@ Ranks = Callable[..., list[Ran]]
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmRanks]:
     """The process that has loaded the real torch for all jobs here."""
-    pytest.importorskip("torch")
     with WarmRanks("torch.distributed", "torch._dynamo", "torch.distributed._symmetric_memory") as started:
         yield started
 
@@ -58,6 +57,8 @@ def warm() -> Iterator[WarmRanks]:
 @pytest.fixture
 def ranks(warm: WarmRanks, tmp_path: Path) -> Ranks:
     """`ranks(word, ..., env={...})`: a job of two ranks as torchrun would start them, on fake GPUs."""
+
+    pytest.importorskip("torch")
 
     def go(*words: str, env: Mapping[str, str]) -> list[Ran]:
         with socket.create_server(("127.0.0.1", 0)) as free:
