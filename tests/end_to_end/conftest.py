@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from tests.warm_ranks import Rank, WarmRanks
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(sys.executable).parent
 
 Missing = Callable[[str, str], NoReturn]
+_LOADED = (  # and what torch loads late, for strategies
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+)
 
 
 @dataclass(frozen=True)
@@ -85,3 +95,32 @@ def torchrun(missing: Missing) -> Callable[[int], tuple[str, ...]]:
     if importlib.util.find_spec("torch") is None:
         missing("torch", "torch is not installed")
     return lambda ranks: (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmRanks]:
+    """The process that has loaded torch for all tests of this session that fork ranks."""
+    with WarmRanks(*_LOADED) as started:
+        yield started
+
+
+@pytest.fixture
+def torch_ranks(missing: Missing, warm: WarmRanks, tmp_path: Path) -> Run:
+    """`torch_ranks(2, word, ...)`: as `run(*torchrun(2), word, ...)`, with torch loaded once for all tests.
+
+    The code is that of the first rank that failed, which torchrun does not pass on.
+    """
+    if importlib.util.find_spec("torch") is None:
+        missing("torch", "torch is not installed")
+
+    def go(num_ranks: int, *words: str, timeout_s: float = 250) -> Ran:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        world = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
+        places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+        ranks = [Rank(words, environment({**meeting, **world, **place}), str(tmp_path)) for place in places]
+        ended = warm.run(ranks, timeout_s, ends_others=True)
+        code = next((one.code for one in ended if one.code > 0), ended[0].code)
+        return Ran(code, "".join(one.out for one in ended), "".join(one.err for one in ended))
+
+    return go

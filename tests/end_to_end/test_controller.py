@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from bench.__main__ import main
 from bench.controller.messages import OutcomeCode
 from bench.store import jsonl
 from tests.copies import copy_package
+from tests.end_to_end.conftest import environment
 from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -39,11 +41,13 @@ measure:
 """
 # The first job lasts until it is interrupted; the second is short.
 LONG = """\
-max_seconds: 4
+max_seconds: 2
 measure:
   - {pattern: allreduce, transport: mpi, sizes: [64, 4K, 64K], iterations: 100000}
   - {pattern: sendrecv, transport: mpi, sizes: [64, 4K, 64K], iterations: 5}
 """
+
+LOCAL = "clusters: {local: {nodes: 1, ranks_per_node: 2}}\n"
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
@@ -88,30 +92,84 @@ def site(tmp_path: Path, mpirun: Start) -> Path:
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "scenarios" / "quick.yaml").write_text(QUICK, encoding="utf-8")
     (tmp_path / "scenarios" / "long.yaml").write_text(LONG, encoding="utf-8")
-    (tmp_path / "bench.yaml").write_text("clusters: {local: {nodes: 1, ranks_per_node: 2}}\n", encoding="utf-8")
+    (tmp_path / "bench.yaml").write_text(LOCAL, encoding="utf-8")
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A site where `quick` was measured once for several tests, and what was printed. They change copies of it."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "scenarios").mkdir()
+    (folder / "scenarios" / "quick.yaml").write_text(QUICK, encoding="utf-8")
+    (folder / "bench.yaml").write_text(LOCAL, encoding="utf-8")
+    words = (*BENCH, "run", "quick")
+    done = subprocess.run(
+        words, cwd=folder, env=environment({}), capture_output=True, text=True, timeout=250, check=False
+    )
+    return folder, done
+
+
+@pytest.fixture
+def ran_and_site(
+    measured: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    mpirun: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Any, Path]:
+    """What was printed, and a copy of the site, in which this process is."""
+    folder, ran = measured
+    site = tmp_path / "site"
+    shutil.copytree(folder, site)
+    monkeypatch.chdir(site)
+    return ran, site
+
+
 @pytest.mark.mpi
-def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(run: Run, site: Path) -> None:
-    ran = run(*BENCH, "run", "quick", cwd=site)
-    assert ran.code == 0, ran.err
+def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(
+    ran_and_site: tuple[Any, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran, site = ran_and_site
+    assert ran.returncode == 0, ran.stderr
     [folder] = (site / "results").iterdir()
     places = f"results: results/{folder.name}/  plots: plots/{folder.name}/  page: plots/{folder.name}/report.html"
-    assert ran.out.splitlines()[-1] == places
-    assert ran.out.count("algbw") == 1
-    assert any(line.startswith("estimate: ") for line in ran.err.splitlines()) and "[2/2] sendrecv-mpi-1x2" in ran.err
+    assert ran.stdout.splitlines()[-1] == places
+    assert ran.stdout.count("algbw") == 1
+    err = ran.stderr
+    assert any(line.startswith("estimate: ") for line in err.splitlines()) and "[2/2] sendrecv-mpi-1x2" in err
     assert {path.suffix for path in (site / "plots" / folder.name).iterdir()} == {".png", ".svg", ".html"}
     [attempt] = jsonl.read(folder / "allreduce-mpi-1x2.jsonl").attempts
     assert len(attempt.records) == 6 and all(record.samples and record.verified for record in attempt.records)
     assert attempt.header.versions["mpi4py"] and attempt.header.nodes and len(attempt.header.ranks) == 2
     for form in ("csv", "markdown", "table"):
-        again = run(*BENCH, "report", "latest", "--format", form, cwd=site)
-        assert again.code == 0 and "allreduce" in again.out
-    rows = json.loads(run(*BENCH, "report", str(folder), "--format", "json", cwd=site).out)["summaries"]
+        assert main(["report", "latest", "--format", form]) == 0 and "allreduce" in capsys.readouterr().out
+    assert main(["report", str(folder), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["summaries"]
     assert len(rows) == 12 and all(set(ROW_KEYS) <= set(row) for row in rows)
-    assert run(*BENCH, "plot", folder.name, "--plots", "again", cwd=site).code == 0
+    assert main(["plot", folder.name, "--plots", "again"]) == 0
     assert (site / "again" / folder.name / "bandwidth.png").stat().st_size > 10_000
+
+
+@pytest.mark.mpi
+def test_resume_measures_only_what_is_missing_also_after_a_torn_line(
+    run: Run, ran_and_site: tuple[Any, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, site = ran_and_site
+    [folder] = (site / "results").iterdir()
+    whole, torn = folder / "sendrecv-mpi-1x2.jsonl", folder / "allreduce-mpi-1x2.jsonl"
+    before = whole.read_bytes()
+    lines = torn.read_text(encoding="utf-8").splitlines(keepends=True)
+    torn.write_text("".join(lines[:4]) + lines[4][:60], encoding="utf-8")
+    assert main(["report", "latest"]) == 0 and f"{torn.name}:5: " in capsys.readouterr().err
+    ran = run(*BENCH, "run", "--resume", "latest", "--format", "json", "--no-plots", cwd=site)
+    assert ran.code == 0, ran.err
+    assert "1 of 2 jobs" in ran.err
+    assert whole.read_bytes() == before
+    rows = json.loads(ran.out)["summaries"]
+    measured = {(row["job"].partition("#")[0], row["payload_bytes"], row["mode"]) for row in rows}
+    assert len(measured) == 12
+    again = [attempt.records for attempt in jsonl.read(torn).attempts][1]
+    assert {record.payload_bytes for record in again} == {4096, 65536}
 
 
 @pytest.mark.slow
@@ -210,27 +268,6 @@ def test_variables_of_a_scenario_are_factors_with_their_own_jobs(run: Run, site:
     assert {header["environment"]["MPICH_NOTHING"] for header in headers.values()} == {"1", "2"}
 
 
-@pytest.mark.mpi
-def test_resume_measures_only_what_is_missing_also_after_a_torn_line(run: Run, site: Path) -> None:
-    assert run(*BENCH, "run", "quick", "--no-plots", cwd=site).code == 0
-    [folder] = (site / "results").iterdir()
-    whole, torn = folder / "sendrecv-mpi-1x2.jsonl", folder / "allreduce-mpi-1x2.jsonl"
-    before = whole.read_bytes()
-    lines = torn.read_text(encoding="utf-8").splitlines(keepends=True)
-    torn.write_text("".join(lines[:4]) + lines[4][:60], encoding="utf-8")
-    warned = run(*BENCH, "report", "latest", cwd=site)
-    assert warned.code == 0 and f"{torn.name}:5: " in warned.err
-    ran = run(*BENCH, "run", "--resume", "latest", "--format", "json", "--no-plots", cwd=site)
-    assert ran.code == 0, ran.err
-    assert "1 of 2 jobs" in ran.err
-    assert whole.read_bytes() == before
-    rows = json.loads(ran.out)["summaries"]
-    measured = {(row["job"].partition("#")[0], row["payload_bytes"], row["mode"]) for row in rows}
-    assert len(measured) == 12
-    again = [attempt.records for attempt in jsonl.read(torn).attempts][1]
-    assert {record.payload_bytes for record in again} == {4096, 65536}
-
-
 @contextlib.contextmanager
 def _running(site: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -271,7 +308,7 @@ def _ours(site: Path) -> list[str]:
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
 def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
-    run: Run, site: Path, number: signal.Signals, code: int
+    site: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _running(site, "run", "long", "--no-plots") as process:
         file = _wait_for_rows(site, 1)
@@ -281,7 +318,8 @@ def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
     assert "--resume" in err and "Traceback" not in err
     assert len(jsonl.read(file).attempts[0].records) >= 1
     assert _ours(site) == []
-    assert run(*BENCH, "report", "latest", cwd=site).code == 0
+    monkeypatch.chdir(site)
+    assert main(["report", "latest"]) == 0
 
 
 @pytest.mark.mpi

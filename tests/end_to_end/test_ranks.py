@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bench import __main__ as command_line
 from bench.core import plugins
 from bench.core.ends import EndCode
 from bench.rank import main
@@ -25,18 +26,7 @@ from tests.facts import holds
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
-LONG = (
-    "alltoallv",
-    "bisection",
-    "fanout",
-    "gather",
-    "incast",
-    "kv_pages",
-    "moe",
-    "oneway",
-    "pairs",
-    "scatter",
-)  # like others
+IN_ONE_LAUNCH = ("allgather", "alltoall", "barrier", "reducescatter", "sendrecv")
 # MPI neither computes nor copies; a replay needs a plan
 OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")
 OF_TORCH_OR_FILES = ("checkpoint", "feed", "replay", "step")
@@ -59,21 +49,52 @@ def test_sixteen_ranks_print_one_json_document_with_every_size_verified(run: Run
 
 @pytest.mark.mpi
 def test_the_table_comes_from_rank_0_and_begins_with_the_choice_of_transport(run: Run, mpirun: Start) -> None:
-    ran = run(*mpirun(3), "-m", "bench.broadcast", "--sizes", "8,4K", *QUICK)
+    ran = run(*mpirun(2), "-m", "bench.broadcast", "--sizes", "8,4K", *QUICK)
     first = ran.out.splitlines()[0]
     assert first.startswith("# transport mpi (") and "mpirun" in first
     assert [line.split()[0] for line in ran.out.splitlines() if not line.startswith("#")] == ["8", "4096"]
 
 
-@pytest.mark.thin(4)
+PATTERNS = """
+import gc, json, os, sys
+from bench.core import plugins
+from bench.core.case import from_argv
+from bench.core.transport import Options
+from bench.rank import measure, session
+from bench.rank.placement import place
+me = place(os.environ)
+transport = plugins.load("transport", "mpi").TRANSPORT(me, Options(timeout_s=30.0))
+hosts = ("here",) * me.num_ranks
+found = {}
+gc.freeze()  # each row collects all garbage
+for name in sys.argv[1:]:
+    case = from_argv([name, "--transport", "mpi", "--cache", "hot", "--sizes", "64,4K", "-n", "3", "-w", "1"])
+    pattern, world = plugins.load("pattern", name).PATTERN, session.world_of(hosts)
+    setting = measure.Setting(case, pattern, transport, world, hosts, 1 << 20, 1 << 30, lambda doing: None)
+    found[name] = [record.verified for records in measure.Measurer(setting).rows() for record in records]
+if me.rank == 0:
+    print("FOUND" + json.dumps(found))
+transport.close()
+"""
+
+
+@pytest.mark.mpi
+def test_collectives_and_messages_are_verified_over_mpi(run: Run, mpirun: Start, tmp_path: Path) -> None:
+    """In one launch, into one buffer set; each pattern alone, as users start it, is below."""
+    script = tmp_path / "patterns.py"
+    script.write_text(PATTERNS, encoding="utf-8")
+    ran = run(*mpirun(4), str(script), *IN_ONE_LAUNCH)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out.partition("FOUND")[2])
+    assert list(found) == list(IN_ONE_LAUNCH)
+    for name, verified in found.items():
+        assert set(verified) == {True}, name
+
+
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
-        for name in plugins.names("pattern")
-        if name not in OF_DEVICES and name not in OF_TORCH_OR_FILES
-    ],
+    "name", [name for name in plugins.names("pattern") if name not in OF_DEVICES and name not in OF_TORCH_OR_FILES]
 )
 def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) -> None:
     ran = run(*mpirun(4), "-m", f"bench.{name}", "--sizes", "64,4K", "--format", "json", "-n", "3", "-w", "1")
@@ -111,9 +132,10 @@ def test_without_a_compiler_python_measures_the_times(run: Run, mpirun: Start, t
     ran = run(*words, env=env)
     document = json.loads(ran.out)
     assert {row["loop"] for row in document["summaries"]} == {"python"}
-    refused = run(*words, "--loop", "compiled", env=env)
+    one = (*mpirun(1), *words[len(mpirun(2)) :])
+    refused = run(*one, "--loop", "compiled", env=env)
     assert refused.code == 3 and "--loop compiled" in refused.err and "false" in refused.err
-    refused = run(*words, "--like", "osu", env=env)
+    refused = run(*one, "--like", "osu", env=env)
     assert refused.code == 3 and "--timer library" in refused.err and "false" in refused.err
 
 
@@ -125,7 +147,7 @@ def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) 
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
     ran = run(
-        *mpirun(3),
+        *mpirun(2),
         "-m",
         "bench.reduce",
         "--in-place",
@@ -146,7 +168,9 @@ def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) 
 
 
 @pytest.mark.mpi
-def test_like_nccl_tests_shows_the_mean_over_ranks(run: Run, mpirun: Start, tmp_path: Path) -> None:
+def test_like_nccl_tests_shows_the_mean_over_ranks(
+    run: Run, mpirun: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = tmp_path / "like.jsonl"
     words = ("-m", "bench.allgather", "--sizes", "64K", "--like", "nccl-tests", *QUICK)
     ran = run(*mpirun(2), *words, "--format", "json", "--records", str(records))
@@ -156,8 +180,8 @@ def test_like_nccl_tests_shows_the_mean_over_ranks(run: Run, mpirun: Start, tmp_
     mean_s = statistics.fmean(second for own in record.samples.by_rank for second in own)
     assert row["compat"]["nccl_tests_s"] == pytest.approx(mean_s)
     assert row["compat"]["nccl_tests_busbw_bytes_per_s"] == pytest.approx(32768 / row["compat"]["nccl_tests_s"])
-    table = run(*mpirun(2), *words).out
-    assert holds(table, "nccl-tests:", "mean", "(-a 1)")
+    assert command_line.main(["report", str(records)]) == 0
+    assert holds(capsys.readouterr().out, "nccl-tests:", "mean", "(-a 1)")
 
 
 @pytest.mark.torch
@@ -211,15 +235,15 @@ def test_one_rank_has_a_remark_that_no_bytes_cross_a_link(run: Run, mpirun: Star
 @pytest.mark.parametrize("form", ["table", pytest.param("json", marks=pytest.mark.slow)])
 def test_a_byte_changed_after_the_last_timed_call_over_mpi_ends_with_4(run: Run, mpirun: Start, form: str) -> None:
     sound = ("allreduce", "--sizes", "4K", "-n", "5", "--format", form)
-    assert run(*mpirun(4), CORRUPTING, "99", *sound).code == 0, "there is no rank 99: nothing is changed"
-    ran = run(*mpirun(4), CORRUPTING, "2", *sound)
+    assert run(*mpirun(2), CORRUPTING, "99", *sound).code == 0, "there is no rank 99: nothing is changed"
+    ran = run(*mpirun(2), CORRUPTING, "1", *sound)
     assert ran.code == 4
-    assert "rank 2, element 512" in ran.err
+    assert "rank 1, element 512" in ran.err
     if form == "json":
         rows = json.loads(ran.out)["summaries"]
         assert all(row["verified"] is False and row["busbw_bytes_per_s"] is None for row in rows)
         first = rows[0]["first_wrong"]
-        assert (first["code"], first["facts"]["rank"], first["facts"]["element"]) == ("element", 2, 512)
+        assert (first["code"], first["facts"]["rank"], first["facts"]["element"]) == ("element", 1, 512)
     else:
         assert "INVALID" in ran.out
 
@@ -228,11 +252,11 @@ def test_a_byte_changed_after_the_last_timed_call_over_mpi_ends_with_4(run: Run,
 def test_a_rank_whose_send_buffer_is_wrong_is_named(run: Run, mpirun: Start, tmp_path: Path) -> None:
     beats = tmp_path / "beats"
     beats.mkdir()
-    lying = (CORRUPTING, "-2", "allreduce", "--sizes", "4K", "-n", "5", "--heartbeats", str(beats))
-    ran = run(*mpirun(3), *lying)
+    lying = (CORRUPTING, "-1", "allreduce", "--sizes", "4K", "-n", "5", "--heartbeats", str(beats))
+    ran = run(*mpirun(2), *lying)
     assert ran.code == 4
     (words,) = heartbeat.last_words(ran.err)
-    assert (words.end.code, words.rank, bool(words.host)) == ("rows-failed", 2, True)
+    assert (words.end.code, words.rank, bool(words.host)) == ("rows-failed", 1, True)
 
 
 @pytest.mark.slow
@@ -272,7 +296,7 @@ def test_ranks_with_different_options_are_refused(run: Run, mpirun: Start) -> No
     ],
 )
 def test_a_wrong_option_is_one_error_from_one_rank(run: Run, mpirun: Start, words: tuple[str, ...], named: str) -> None:
-    ran = run(*mpirun(3), "-m", "bench.allreduce", *words)
+    ran = run(*mpirun(2), "-m", "bench.allreduce", *words)
     assert ran.code == 2
     assert ran.err.count("bench: error: ") == 1 and named in ran.err
     assert ran.out == "" or "BAD TERMINATION" in ran.out
@@ -368,7 +392,7 @@ def _beat_of(folder: Path, rank: int) -> heartbeat.Heartbeat:
 def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
     words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--heartbeats", str(tmp_path / "beats"))
-    process = _started((*mpirun(3), *words), tmp_path)
+    process = _started((*mpirun(2), *words), tmp_path)
     try:
         os.kill(_beat_of(tmp_path / "beats", 1).process, signal.SIGKILL)
         process.communicate(timeout=280)
@@ -381,10 +405,10 @@ def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> No
 def test_a_rank_that_stops_is_noticed_by_the_others_within_the_deadline(mpirun: Start, tmp_path: Path) -> None:
     (tmp_path / "beats").mkdir()
     words = ("-m", "bench.allreduce", "--sizes", "1M", "-n", "1000000", "--deadline", "10")
-    process = _started((*mpirun(3), *words, "--heartbeats", str(tmp_path / "beats")), tmp_path)
+    process = _started((*mpirun(2), *words, "--heartbeats", str(tmp_path / "beats")), tmp_path)
     stopped = None
     try:
-        stopped = _beat_of(tmp_path / "beats", 2).process
+        stopped = _beat_of(tmp_path / "beats", 1).process
         os.kill(stopped, signal.SIGSTOP)
         _, err = process.communicate(timeout=280)
         assert process.returncode != 0

@@ -59,16 +59,17 @@ def remarks(document: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("transport", "start"),
     [
-        pytest.param("gloo", "torchrun", marks=pytest.mark.torch),
+        pytest.param("gloo", "torch_ranks", marks=pytest.mark.torch),
         pytest.param("mpi", "mpirun", marks=pytest.mark.mpi),
     ],
 )
 def test_a_step_takes_its_work_and_its_exposed_exchange(
     run: Run, request: pytest.FixtureRequest, tmp_path: Path, transport: str, start: str
 ) -> None:
-    words = request.getfixturevalue(start)(2)
+    started = request.getfixturevalue(start)
     plan, options = written(tmp_path), ("--compute", "spin", "-n", "9", "--format", "json")
-    ran = run(*words, "-m", "bench.replay", "--transport", transport, "--plan", str(plan), *options)
+    words = ("-m", "bench.replay", "--transport", transport, "--plan", str(plan), *options)
+    ran = started(2, *words) if start == "torch_ranks" else run(*started(2), *words)
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     assert RankRemark.REPLAYED in remarks(document)

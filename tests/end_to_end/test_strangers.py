@@ -15,6 +15,7 @@ import pytest
 
 from bench.core.seal import SECRET_VARIABLE
 from tests.end_to_end.conftest import environment
+from tests.warm_ranks import Ended, Rank, WarmRanks
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch]
 
@@ -30,6 +31,13 @@ def free_port() -> int:
         return port
 
 
+def variables(rank: int, port: str, secret: str) -> dict[str, str]:
+    """A place of a world of two."""
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    return {**place, **meeting, "BENCH_JOB": "job", SECRET_VARIABLE: secret}
+
+
 class World:
     """Two places of a world, whose processes are started one by one."""
 
@@ -38,9 +46,7 @@ class World:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int, *words: str, secret: str = "") -> subprocess.Popen[str]:
-        place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port, "GLOO_SOCKET_IFNAME": "lo"}
-        env = environment({**place, **meeting, "BENCH_JOB": "job", SECRET_VARIABLE: secret})
+        env = environment(variables(rank, self._port, secret))
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.started.append(subprocess.Popen([sys.executable, *words], env=env, **pipes))  # type: ignore[call-overload]
         return self.started[-1]
@@ -55,23 +61,29 @@ def world(missing: object) -> Iterator[World]:
         process.communicate()
 
 
+def met(warm: WarmRanks, folder: Path, *stranger: str) -> Ended:
+    """How rank 0, which knows the secret, ends where something else takes the place of rank 1."""
+    port = str(free_port())
+    ranks = [
+        Rank(words, environment(variables(rank, port, secret)), str(folder))
+        for rank, (words, secret) in enumerate(((ALLREDUCE, "s3cr3t"), (stranger, "")))
+    ]
+    return warm.run(ranks, 280, ends_others=True)[0]
+
+
 @pytest.mark.parametrize("prefix", [PREFIXES[0], pytest.param(PREFIXES[1], marks=pytest.mark.slow)])
-def test_a_pickled_command_of_a_stranger_runs_nowhere(world: World, prefix: str, tmp_path: Path) -> None:
+def test_a_pickled_command_of_a_stranger_runs_nowhere(warm: WarmRanks, prefix: str, tmp_path: Path) -> None:
     marker = tmp_path / "executed"
-    victim = world.start(0, *ALLREDUCE, secret="s3cr3t")
-    world.start(1, STRANGER, prefix, f"touch {marker}")
-    _, err = victim.communicate(timeout=280)
-    assert victim.returncode in (3, 4), err
+    victim = met(warm, tmp_path, STRANGER, prefix, f"touch {marker}")
+    assert victim.code in (3, 4), victim.err
     assert not marker.exists()
-    assert "s3cr3t" not in err
+    assert "s3cr3t" not in victim.err
 
 
-def test_a_rank_without_the_secret_is_refused_by_name(world: World) -> None:
-    victim = world.start(0, *ALLREDUCE, secret="s3cr3t")
-    world.start(1, *ALLREDUCE)
-    _, err = victim.communicate(timeout=280)
-    assert victim.returncode == 4
-    assert "secret" in err
+def test_a_rank_without_the_secret_is_refused_by_name(warm: WarmRanks, tmp_path: Path) -> None:
+    victim = met(warm, tmp_path, *ALLREDUCE)
+    assert victim.code == 4
+    assert "secret" in victim.err
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.torch
 Run = Callable[..., Any]
-Start = Callable[[int], tuple[str, ...]]
 SCRIPT = str(Path(__file__).with_name("train_strategies.py"))
 LAYERS = "--timed layers=8,forward=1ms,backward=1ms,bytes=16K,activations=16K --strategy"
 OVER_GROUPS = {
@@ -44,25 +43,25 @@ OTHERS = (
 FEW = ("tensor", "pipeline", "expert", "gossip", "async_sgd")
 
 
-def trained(run: Run, start: Start, num_ranks: int, strategies: tuple[str, ...], *options: str) -> dict[str, Any]:
+def trained(torch_ranks: Run, num_ranks: int, strategies: tuple[str, ...], *options: str) -> dict[str, Any]:
     """Train all strategies in one launch; return what rank 0 printed of each."""
-    ran = run(*start(num_ranks), SCRIPT, *options, *(f"{LAYERS} {one}" for one in strategies))
+    ran = torch_ranks(num_ranks, SCRIPT, *options, *(f"{LAYERS} {one}" for one in strategies))
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
     assert len(lines) == len(strategies)
     return {strategy: line for strategy, line in zip(strategies, lines, strict=True)}
 
 
-def test_gradients_are_exact_and_a_wrong_exchange_is_found(run: Run, torchrun: Start) -> None:
-    for strategy, found in trained(run, torchrun, 2, ("zero1", "fsdp2", *FEW), "--spoil").items():
+def test_gradients_are_exact_and_a_wrong_exchange_is_found(torch_ranks: Run) -> None:
+    for strategy, found in trained(torch_ranks, 2, ("zero1", "fsdp2", *FEW), "--spoil").items():
         assert found["wrong"] == [None, None], strategy
         assert set(found["kinds"]) >= OVER_GROUPS[strategy]
         assert all(found["spoilt"][kind] for kind in (*OVER_GROUPS[strategy], "bare")), (strategy, found)
 
 
-def test_three_ranks_round_but_are_exact_and_waits_for_other_streams_are_seen(run: Run, torchrun: Start) -> None:
+def test_three_ranks_round_but_are_exact_and_waits_for_other_streams_are_seen(torch_ranks: Run) -> None:
     cases = [f"{LAYERS} {one}".replace("bytes=16K", "bytes=48K") for one in ("ddp", "fsdp2")]
-    ran = run(*torchrun(3), SCRIPT, "--streams", *cases)
+    ran = torch_ranks(3, SCRIPT, "--streams", *cases)
     assert ran.code == 0, ran.err
     ddp, fsdp = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
     assert [ddp["wrong"], fsdp["wrong"]] == [None, None]
@@ -74,8 +73,8 @@ def test_three_ranks_round_but_are_exact_and_waits_for_other_streams_are_seen(ru
 
 
 @pytest.mark.slow
-def test_waits_for_the_streams_of_two_groups_are_told_apart(run: Run, torchrun: Start) -> None:
-    ran = run(*torchrun(4), SCRIPT, "--streams", f"{LAYERS} hsdp", f"{LAYERS} tensor_fsdp")
+def test_waits_for_the_streams_of_two_groups_are_told_apart(torch_ranks: Run) -> None:
+    ran = torch_ranks(4, SCRIPT, "--streams", f"{LAYERS} hsdp", f"{LAYERS} tensor_fsdp")
     assert ran.code == 0, ran.err
     hsdp, tensor = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
     assert [hsdp["wrong"], tensor["wrong"]] == [None, None]
@@ -86,24 +85,24 @@ def test_waits_for_the_streams_of_two_groups_are_told_apart(run: Run, torchrun: 
 
 
 @pytest.mark.slow
-def test_four_ranks_find_every_wrong_exchange(run: Run, torchrun: Start) -> None:
-    for strategy, found in trained(run, torchrun, 4, tuple(OVER_GROUPS), "--spoil").items():
+def test_four_ranks_find_every_wrong_exchange(torch_ranks: Run) -> None:
+    for strategy, found in trained(torch_ranks, 4, tuple(OVER_GROUPS), "--spoil").items():
         assert found["wrong"] == [None, None], strategy
         assert set(found["kinds"]) >= OVER_GROUPS[strategy]
         assert all(found["spoilt"][kind] for kind in (*OVER_GROUPS[strategy], "bare")), (strategy, found)
 
 
 @pytest.mark.slow
-def test_four_ranks_train_exactly_with_all_options(run: Run, torchrun: Start) -> None:
-    for strategy, found in trained(run, torchrun, 4, OTHERS).items():
+def test_four_ranks_train_exactly_with_all_options(torch_ranks: Run) -> None:
+    for strategy, found in trained(torch_ranks, 4, OTHERS).items():
         assert found["wrong"] == [None, None], strategy
 
 
 @pytest.mark.slow
-def test_three_ranks_train_exactly(run: Run, torchrun: Start) -> None:
+def test_three_ranks_train_exactly(torch_ranks: Run) -> None:
     strategies = ("ddp", "zero1", "fsdp2", "pipeline", "expert")
     options = "--timed layers=9,forward=1ms,backward=1ms,bytes=48K,activations=48K"
-    ran = run(*torchrun(3), SCRIPT, *(f"{options} --strategy {one}" for one in strategies))
+    ran = torch_ranks(3, SCRIPT, *(f"{options} --strategy {one}" for one in strategies))
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
     assert [line["wrong"] for line in lines] == [[None, None]] * 5
@@ -147,9 +146,9 @@ MORE_MODELS = (
 )
 
 
-def models(run: Run, start: Start, num_ranks: int, cases: tuple[str, ...]) -> None:
+def models(torch_ranks: Run, num_ranks: int, cases: tuple[str, ...]) -> None:
     """Train models; their gradients agree between ranks to the bit, and with those of one rank but for rounding."""
-    ran = run(*start(num_ranks), SCRIPT, *cases)
+    ran = torch_ranks(num_ranks, SCRIPT, *cases)
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
     assert [line["case"] for line in lines] == list(cases)
@@ -160,20 +159,20 @@ def models(run: Run, start: Start, num_ranks: int, cases: tuple[str, ...]) -> No
 
 
 @pytest.mark.slow
-def test_models_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
-    models(run, torchrun, 2, MODELS)
+def test_models_have_the_gradients_of_one_rank(torch_ranks: Run) -> None:
+    models(torch_ranks, 2, MODELS)
 
 
 @pytest.mark.slow
-def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
-    models(run, torchrun, 4, MORE_MODELS)
+def test_models_on_four_ranks_have_the_gradients_of_one_rank(torch_ranks: Run) -> None:
+    models(torch_ranks, 4, MORE_MODELS)
 
 
 @pytest.mark.slow
-def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: Start) -> None:
+def test_compressed_gradients_have_the_error_of_their_type(torch_ranks: Run) -> None:
     hooks = ("none", "fp16", "bf16", "powersgd:2 --bucket 64M", "int8 --bucket 1K", "int8-channel --bucket 1K")
     cases = tuple(f"{WORDS} --hook {hook}" for hook in hooks)
-    ran = run(*torchrun(2), SCRIPT, *cases)
+    ran = torch_ranks(2, SCRIPT, *cases)
     assert ran.code == 0, ran.err
     none, fp16, bf16, powersgd, int8, channel = found = [
         json.loads(line) for line in ran.out.splitlines() if line.startswith("{")
@@ -190,7 +189,7 @@ def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: S
 
 
 @pytest.mark.slow
-def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Start) -> None:
+def test_what_a_lossy_exchange_costs_in_loss_is_measured(torch_ranks: Run) -> None:
     """The small problem has the same points on any number of ranks, so its exact loss is that of one rank."""
     cases: tuple[str, ...] = (
         "local_sgd --period 1",
@@ -199,7 +198,7 @@ def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Sta
         "gossip",
     )
     cases += ("async_sgd", "async_sgd --staleness 4")
-    found = {num: trained(run, torchrun, num, cases) for num in (2, 4)}
+    found = {num: trained(torch_ranks, num, cases) for num in (2, 4)}
     for of_case in found.values():
         losses = {case: line["learned"] for case, line in of_case.items()}
         exact = losses["gossip"]["exact_loss"]
@@ -215,11 +214,11 @@ def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Sta
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_a_models_rates_and_operations_are_known(run: Run, torchrun: Start, strategy: str) -> None:
+def test_a_models_rates_and_operations_are_known(torch_ranks: Run, strategy: str) -> None:
     sizes = "hidden=64,feedforward=128,heads=4,kv_heads=4,tokens=16,vocabulary=64"
     model = f"--workload llama-3-8b --layers 2 --samples 2 --resize {sizes} --strategy {strategy} --micro-batches 2"
     options = "-n 3 --max-seconds 2 --budget 8s --format json"
-    ran = run(*torchrun(2), "-m", "bench.step", *model.split(), *options.split())
+    ran = torch_ranks(2, "-m", "bench.step", *model.split(), *options.split())
     document = json.loads(ran.out)
     (step,), (row,) = document["steps"], document["summaries"]
     rates = step["rates"]

@@ -6,9 +6,7 @@ import importlib.util
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +21,7 @@ from bench.rank import session
 from bench.rank.rows import BufferSets
 from bench.store import heartbeat, jsonl
 from tests.facts import holds
+from tests.warm_ranks import Rank, WarmRanks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).with_name("fake_device.py")
@@ -31,17 +30,17 @@ Missing = Callable[[str, str], Any]
 pytestmark = pytest.mark.torch
 
 
-def started(env: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
-    """Start a rank on the fake device."""
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmRanks]:
+    """The process that has loaded torch for all ranks here."""
+    with WarmRanks("torch.distributed") as started:
+        yield started
+
+
+def a_rank(env: Mapping[str, str], *words: str) -> Rank:
+    """A rank on the fake device."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
-    return subprocess.Popen(
-        (sys.executable, str(SCRIPT), *words),
-        env={**plain, "PYTHONPATH": str(ROOT), **env},
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return Rank((str(SCRIPT), *words), {**plain, "PYTHONPATH": str(ROOT), **env}, str(ROOT))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +49,7 @@ def _torch(missing: Missing) -> None:
         missing("torch", "torch is not installed")
 
 
-def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp_path: Path) -> None:
+def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(warm: WarmRanks, tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
     words = (
         "--transport",
@@ -66,10 +65,10 @@ def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp
         "--records",
         str(records),
     )
-    rank = started({"FAKE_ENQUEUE": "0.95"}, "allgather", *words)
-    out, err = rank.communicate(timeout=280)
-    assert rank.returncode == 0, err
-    document = json.loads(out)
+    [rank] = warm.run([a_rank({"FAKE_ENQUEUE": "0.95"}, "allgather", *words)])
+    err = rank.err
+    assert rank.code == 0, err
+    document = json.loads(rank.out)
     rows = document["summaries"]
     assert [row["payload_bytes"] for row in rows] == [16, 1 << 20]
     for row in rows:
@@ -113,7 +112,7 @@ def test_a_gpu_has_sets_for_a_batch_of_reductions_in_place() -> None:
     assert gpu.most_batch(Shape(8, 4 << 10), in_place=True) == host.most_batch(Shape(8, 4 << 10), in_place=True)
 
 
-def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(warm: WarmRanks, tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -144,16 +143,15 @@ def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path
         "MASTER_PORT": port,
         "FAKE_OOM": "1:65536",
     }
-    ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
-    ended = [rank.communicate(timeout=280) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [4, 4], ended
-    [last] = heartbeat.last_words(ended[1][1])
+    ended = warm.run([a_rank({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)])
+    assert [rank.code for rank in ended] == [4, 4], ended
+    [last] = heartbeat.last_words(ended[1].err)
     assert (last.rank, last.host, last.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)
     assert "allreduce 64K" in last.end.facts["doing"]
     assert last.end.facts["why"].startswith("OutOfMemoryError: ") and "8.00 GiB" in last.end.facts["why"]
-    [consequence] = heartbeat.last_words(ended[0][1])
+    [consequence] = heartbeat.last_words(ended[0].err)
     assert (consequence.rank, consequence.end.code) == (0, EndCode.LOST_CONTACT)
-    assert "Traceback" not in ended[1][1]
+    assert "Traceback" not in ended[1].err
     [attempt] = jsonl.read(records).attempts
     [row] = attempt.records
     assert row.payload_bytes == 1024 and row.verified and "launch-bound" not in row.flags

@@ -523,7 +523,7 @@ def test_without_a_gpu_nothing_is_measured(tmp_path: Path) -> None:
 
 # Every way of a peer copy in one start of the ranks: results and codes of skips, on rank 0.
 PEERS = """
-import json, os, sys
+import gc, json, os, sys
 from dataclasses import replace
 from bench.core import plugins
 from bench.core.case import Case
@@ -536,6 +536,7 @@ me = place(os.environ)
 if me.rank == 1 and "MEMORY_OF_RANK_1" in os.environ:
     os.environ["FAKE_CUDA_MEMORY"] = os.environ["MEMORY_OF_RANK_1"]
 found = {}
+gc.freeze()  # each row collects all garbage
 kept = lambda flags: [flag for flag in flags if flag not in ("starved-rank", "partly-alone")]  # a busy machine
 for words in sys.argv[1:]:
     options = dict(word.split("=") for word in words.split(","))

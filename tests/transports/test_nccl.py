@@ -7,9 +7,7 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +25,7 @@ from bench.transports._nccl_timer import Graphs, start_of
 from bench.transports._nccl_types import NcclRefusal
 from bench.transports._symmetric_memory import SymmetricRefusal
 from tests.facts import holds
+from tests.warm_ranks import Rank, WarmRanks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "nccl"
@@ -45,38 +44,44 @@ class Ran:
     log: str
 
 
-def ranks(tmp_path: Path, *words: str, env: Mapping[str, str]) -> list[Ran]:
-    """A job of two ranks as torchrun would start them, on fake GPUs."""
+Ranks = Callable[..., list[Ran]]
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmRanks]:
+    """The process that has loaded the real torch for all jobs here."""
+    with WarmRanks("torch.distributed", "torch._dynamo", "torch.distributed._symmetric_memory") as started:
+        yield started
+
+
+@pytest.fixture
+def ranks(warm: WarmRanks, tmp_path: Path) -> Ranks:
+    """`ranks(word, ..., env={...})`: a job of two ranks as torchrun would start them, on fake GPUs."""
+
     pytest.importorskip("torch")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tmp_path / "asked.log"
-    log.unlink(missing_ok=True)
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
-    base |= {
-        "PYTHONPATH": f"{FAKE}:{ROOT}",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "FAKE_LOG": str(log),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "TMPDIR": str(tmp_path),
-        **env,
-    }
-    jobs = [
-        subprocess.Popen(
-            (sys.executable, *words),
-            env=base | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [job.communicate(timeout=280) for job in jobs]
-    said = log.read_text(encoding="utf-8") if log.exists() else ""
-    return [Ran(job.returncode, out, err, said) for job, (out, err) in zip(jobs, told, strict=True)]
+
+    def go(*words: str, env: Mapping[str, str]) -> list[Ran]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        log = tmp_path / "asked.log"
+        log.unlink(missing_ok=True)
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
+        base |= {
+            "PYTHONPATH": f"{FAKE}:{ROOT}",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "FAKE_LOG": str(log),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "TMPDIR": str(tmp_path),
+            **env,
+        }
+        places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+        ended = warm.run([Rank(words, {**base, **place}, str(tmp_path)) for place in places], 280)
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
+        return [Ran(one.code, one.out, one.err, said) for one in ended]
+
+    return go
 
 
 ROWS = """
@@ -116,11 +121,11 @@ transport.close()
 """
 
 
-def rows(tmp_path: Path, *cases: str, **env: str) -> tuple[list[Any], dict[str, str], str]:
+def rows(ranks: Ranks, tmp_path: Path, *cases: str, **env: str) -> tuple[list[Any], dict[str, str], str]:
     """The rows of several cases in one job of two ranks, the transport's facts, and what CUDA was asked for."""
     script = tmp_path / "rows.py"
     script.write_text(ROWS, encoding="utf-8")
-    done = ranks(tmp_path, str(script), env={"CASES": ";".join(cases), **env})
+    done = ranks(str(script), env={"CASES": ";".join(cases), **env})
     assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
     found, facts, cache = json.loads(done[0].out.partition("FOUND")[2])
     assert cache == 1 << 20
@@ -129,7 +134,7 @@ def rows(tmp_path: Path, *cases: str, **env: str) -> tuple[list[Any], dict[str, 
 
 
 @pytest.mark.slow
-def test_every_pattern_type_and_reduction_moves_the_right_bytes(tmp_path: Path) -> None:
+def test_every_pattern_type_and_reduction_moves_the_right_bytes(ranks: Ranks, tmp_path: Path) -> None:
     cases = (
         "allreduce --sizes 4096 -d bfloat16",
         "allreduce --sizes 64 -o avg --in-place 1",
@@ -147,7 +152,7 @@ def test_every_pattern_type_and_reduction_moves_the_right_bytes(tmp_path: Path) 
         "barrier --sizes 4K",
         "pairs --sizes 4K -d uint32",
     )
-    found, facts, log = rows(tmp_path, *cases)
+    found, facts, log = rows(ranks, tmp_path, *cases)
     for line, mode, _, what, _ in found:
         if "-d int16" in line and line.startswith("allreduce"):
             assert what == "nccl-no-dtype"
@@ -162,8 +167,9 @@ def test_every_pattern_type_and_reduction_moves_the_right_bytes(tmp_path: Path) 
     assert "NCCL_DEBUG=INFO" in log and "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV\n" in log
 
 
-def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(tmp_path: Path) -> None:
+def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(ranks: Ranks, tmp_path: Path) -> None:
     found, _, log = rows(
+        ranks,
         tmp_path,
         "allreduce --sizes 4K --in-place 1",
         "pairs --sizes 4K --mode isolated",
@@ -188,9 +194,11 @@ def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(tmp
         pytest.param("multimem-one-shot", "1", marks=pytest.mark.slow),
     ],
 )
-def test_kernels_over_symmetric_memory_add_the_right_bytes(how: str, graph: str, tmp_path: Path) -> None:
+def test_kernels_over_symmetric_memory_add_the_right_bytes(how: str, graph: str, ranks: Ranks, tmp_path: Path) -> None:
     cases = ("allreduce --sizes 4,4K -d float32", "allreduce --sizes 2,4K -d bfloat16", "allreduce --sizes 4K -o max")
-    found, _, log = rows(tmp_path, *cases, "broadcast --sizes 4K", SYMMETRIC=how, **({"GRAPH": graph} if graph else {}))
+    found, _, log = rows(
+        ranks, tmp_path, *cases, "broadcast --sizes 4K", SYMMETRIC=how, **({"GRAPH": graph} if graph else {})
+    )
     what = {(line.split()[0], line.split()[-1], size): said for line, _, size, said, _ in found}
     loop = "graph" if graph else "python"
     assert what["allreduce", "float32", 4] == what["allreduce", "bfloat16", 4096] == f"{loop} verified True"
@@ -209,8 +217,10 @@ def test_kernels_over_symmetric_memory_add_the_right_bytes(how: str, graph: str,
         pytest.param("one-shot", {"FAKE_NO_SYMMETRIC": "1"}, "symmetric-not-in-torch", marks=pytest.mark.slow),
     ],
 )
-def test_what_symmetric_memory_lacks_is_named(how: str, env: dict[str, str], code: str, tmp_path: Path) -> None:
-    found, *_ = rows(tmp_path, "allreduce --sizes 4K", SYMMETRIC=how, **env)
+def test_what_symmetric_memory_lacks_is_named(
+    how: str, env: dict[str, str], code: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    found, *_ = rows(ranks, tmp_path, "allreduce --sizes 4K", SYMMETRIC=how, **env)
     assert {said for *_, said, _ in found} == {code}
 
 
@@ -237,17 +247,20 @@ def test_what_its_kernels_cannot_add(dtype: str, in_place: bool, code: str) -> N
 
 
 @pytest.mark.slow
-def test_messages_that_cannot_be_captured_are_skipped(tmp_path: Path) -> None:
+def test_messages_that_cannot_be_captured_are_skipped(ranks: Ranks, tmp_path: Path) -> None:
     found, *_ = rows(
-        tmp_path, "pairs --sizes 4K", "allreduce --sizes 4K --mode isolated", GRAPH="1", FAKE_NO_CAPTURE="1"
+        ranks, tmp_path, "pairs --sizes 4K", "allreduce --sizes 4K --mode isolated", GRAPH="1", FAKE_NO_CAPTURE="1"
     )
     assert {what for line, _, _, what, _ in found if line.startswith("pairs")} == {"nccl-failed"}
     assert found[-1][3] == "graph verified True"
 
 
 @pytest.mark.slow
-def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_on(
+    ranks: Ranks, tmp_path: Path
+) -> None:
     found, _, log = rows(
+        ranks,
         tmp_path,
         "allreduce --sizes 4K,8G,1M,8K --cache hot --mode isolated",
         FAKE_GPU_BYTES=str(8 << 30),
@@ -261,9 +274,8 @@ def test_a_gpu_that_is_full_on_one_rank_fails_the_size_on_all_and_the_next_goes_
 
 
 @pytest.mark.slow
-def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: Path) -> None:
+def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(ranks: Ranks) -> None:
     done = ranks(
-        tmp_path,
         "-m",
         "bench.allreduce",
         "--transport",
@@ -290,9 +302,8 @@ def test_ranks_that_share_a_gpu_say_so_in_every_row_and_have_no_bound(tmp_path: 
 
 
 @pytest.mark.slow
-def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp_path: Path) -> None:
+def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(ranks: Ranks) -> None:
     done = ranks(
-        tmp_path,
         "-m",
         "bench.overlap",
         "--transport",
@@ -316,9 +327,8 @@ def test_products_run_on_a_stream_beside_the_collective_and_both_are_checked(tmp
     assert overlap["dtype"] == "bfloat16" and overlap["factor"] > 0 and overlap["product_factor"] > 0
 
 
-def test_an_unusable_gpu_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
+def test_an_unusable_gpu_of_one_rank_ends_all_ranks(ranks: Ranks) -> None:
     done = ranks(
-        tmp_path,
         "-m",
         "bench.allreduce",
         "--transport",
@@ -335,9 +345,8 @@ def test_an_unusable_gpu_of_one_rank_ends_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_cannot_open_nccl_reports_it_itself(tmp_path: Path) -> None:
+def test_a_rank_that_cannot_open_nccl_reports_it_itself(ranks: Ranks) -> None:
     done = ranks(
-        tmp_path,
         "-m",
         "bench.allreduce",
         "--transport",
@@ -372,10 +381,9 @@ def test_a_rank_that_cannot_open_nccl_reports_it_itself(tmp_path: Path) -> None:
     ],
 )
 def test_what_nccl_used_is_held_against_what_was_demanded(
-    require: str, env: dict[str, str], code: int, words: str, tmp_path: Path
+    require: str, env: dict[str, str], code: int, words: str, ranks: Ranks
 ) -> None:
     done = ranks(
-        tmp_path,
         "-m",
         "bench.allreduce",
         "--transport",
@@ -613,7 +621,7 @@ transport.close()
 """
 
 
-def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: Path) -> None:
+def test_training_steps_are_timed_by_events_and_have_exact_gradients(ranks: Ranks, tmp_path: Path) -> None:
     layers = "--timed layers=4,forward=2ms,backward=4ms,bytes=64K"
     waiting = ("tensor", "expert", "pipeline", "gossip", "async_sgd")
     strategies = ("ddp", "zero1", *waiting)
@@ -625,7 +633,7 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
     refused = [f"{layers} --hook powersgd:2"]
     asked = "|".join((*cases, late, slow_loader, *refused))
     unwaited = [f"{layers} --strategy {one}" for one in waiting]
-    done = ranks(tmp_path, str(script), env={"CASES": asked, "UNWAITED": "|".join(unwaited)})
+    done = ranks(str(script), env={"CASES": asked, "UNWAITED": "|".join(unwaited)})
     assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
     found = json.loads(done[0].out.partition("FOUND")[2])
     assert [found.pop(one) for one in refused] == [NcclRefusal.NO_MATRICES]

@@ -252,11 +252,11 @@ def on_ranks(num: int, call: Callable[[nixl.Nixl], Any], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("pattern", "num", "more"),
     [
-        ("kv_pages", 2, {"window": 16, "sizes": (4096, 1 << 16)}),
-        ("kv_pages", 3, {"window": 5, "sizes": (4000,)}),
-        ("pingpong", 2, {"sizes": (8, 4096)}),
-        ("moe", 3, {"sizes": (8192,), "skew": 1.0}),
-        ("incast", 4, {"sizes": (64,)}),
+        ("kv_pages", 2, {"window": 16, "sizes": (4096, 1 << 16), "cache": "hot"}),
+        ("kv_pages", 3, {"window": 5, "sizes": (4000,), "cache": "hot"}),
+        ("pingpong", 2, {"sizes": (8, 4096), "cache": "hot"}),
+        ("moe", 3, {"sizes": (8192,), "skew": 1.0}),  # in turn into all sets of a cold row
+        ("incast", 4, {"sizes": (64,), "cache": "hot"}),
     ],
 )
 def test_every_byte_arrives_where_the_receiver_wants_it(

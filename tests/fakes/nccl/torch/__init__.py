@@ -30,6 +30,8 @@ _HERE = Path(__file__).resolve().parent.parent
 _path = sys.path[:]
 sys.path[:] = [entry for entry in _path if Path(entry or ".").resolve() != _HERE]
 sys.modules.pop("torch")
+if "torch behind another" in sys.modules:  # loaded before this rank was forked (tests/warm_ranks.py)
+    sys.modules["torch"] = sys.modules.pop("torch behind another")
 real: Any = importlib.import_module("torch")
 importlib.import_module("torch.distributed")
 sys.path[:] = _path
