@@ -93,6 +93,13 @@ class WarmRanks:
         return self._started
 
 
+def port_of_ranks() -> int:
+    """Return a free port for ranks to meet at. It is none of those that the kernel gives to connections meanwhile."""
+    from bench.probes import ports  # not in the process that forks: each rank loads the suite
+
+    return ports.free_port((20000, 29499))
+
+
 def _serve(modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.warm_ranks import Rank, WarmRanks
+from tests.warm_ranks import Rank, WarmRanks, port_of_ranks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(sys.executable).parent
@@ -114,8 +113,7 @@ def torch_ranks(missing: Missing, warm: WarmRanks, tmp_path: Path) -> Run:
         missing("torch", "torch is not installed")
 
     def go(num_ranks: int, *words: str, timeout_s: float = 250) -> Ran:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of_ranks())}
         world = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
         places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
         ranks = [Rank(words, environment({**meeting, **world, **place}), str(tmp_path)) for place in places]

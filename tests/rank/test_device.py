@@ -21,7 +21,7 @@ from bench.rank import session
 from bench.rank.rows import BufferSets
 from bench.store import heartbeat, jsonl
 from tests.facts import holds
-from tests.warm_ranks import Rank, WarmRanks
+from tests.warm_ranks import Rank, WarmRanks, port_of_ranks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).with_name("fake_device.py")
@@ -114,9 +114,7 @@ def test_a_gpu_has_sets_for_a_batch_of_reductions_in_place() -> None:
 
 def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(warm: WarmRanks, tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(port_of_ranks())
     words = (
         "--transport",
         "gloo",

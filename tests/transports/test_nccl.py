@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from bench.transports._nccl_timer import Graphs, start_of
 from bench.transports._nccl_types import NcclRefusal
 from bench.transports._symmetric_memory import SymmetricRefusal
 from tests.facts import holds
-from tests.warm_ranks import Rank, WarmRanks
+from tests.warm_ranks import Rank, WarmRanks, port_of_ranks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAKE = ROOT / "tests" / "fakes" / "nccl"
@@ -61,15 +60,13 @@ def ranks(warm: WarmRanks, tmp_path: Path) -> Ranks:
     pytest.importorskip("torch")
 
     def go(*words: str, env: Mapping[str, str]) -> list[Ran]:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         log = tmp_path / "asked.log"
         log.unlink(missing_ok=True)
         base = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
         base |= {
             "PYTHONPATH": f"{FAKE}:{ROOT}",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": str(port_of_ranks()),
             "FAKE_LOG": str(log),
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "2",
