@@ -76,9 +76,19 @@ AGENT_ENDED = MessageKind(
     "look at what ended the job: the scheduler's record, the terminal, and the logs of the job's other programs",
     "sacct -j JOB -o State,Reason,ExitCode,Comment",
 )
-STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED)  # the processes that end later did not cause the failure
+HUNG_UP = MessageKind(
+    STEP_ENDED.code,
+    Role.WAITED,
+    "torchrun got a hangup signal (SIGHUP): its terminal or its SSH session closed",
+    0.4,
+    "start the job in tmux or as a batch job; nohup is not enough, because torchrun handles SIGHUP itself",
+    "tmux new -s train",
+)
+STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED, HUNG_UP)  # the processes that end later did not cause the failure
 
 _NAMES = {
+    "SIGHUP": 1,
+    "Hangup": 1,
     "SIGKILL": 9,
     "Killed": 9,
     "SIGSEGV": 11,

@@ -75,8 +75,8 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
-    (r"Fatal error in (?P<error>P?MPI_\w+.*Other MPI error.*)", MPI_UNNAMED),
-    (r"Fatal error in (?P<error>P?MPI_\w+.*)", MPI_ERROR),
+    (r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
+    (r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
     (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
@@ -123,6 +123,7 @@ _ENDS = (
     r"(?P<signal>\d+)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
+    r"^=\s{2,}EXIT CODE: (?P<exit_code>\d+)",  # older Hydra names no process
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: [^(]*\((?P<signal>\d+)\)",
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] Caught signal (?P<signal>\d+)",
     r"Program received signal (?P<signal_name>SIG[A-Z]+)",
@@ -188,6 +189,7 @@ class LauncherReports(EventFormat):
         "terminated with signal",
         "exitCode:",
         "RUNNING AT",
+        "EXIT CODE: ",
         "Signal: ",
         "Caught signal",
         "Killed",
@@ -251,6 +253,8 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         name = (groups.get("signal_name") or "").strip()
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
+        if code is not None and "EXIT CODE: " in text and signal is None:
+            signal, code = _of_hydra(code)
         kind = _kind_of(name, signal, code, text)
         if _PROBE.search(text) and kind is _ends.EXITED:
             kind = replace(kind, advisory=True)
@@ -270,6 +274,17 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
             named = groups.get("rank")
             yield event_of(kind, line, rank=int(named[:9]) if named else None, **fields)
         return
+
+
+def _of_hydra(code: int) -> tuple[int | None, int | None]:
+    """Return the signal and the exit code of Hydra's "EXIT CODE".
+
+    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9 or 11, so these are
+    signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
+    """
+    if code in (9, 11):
+        return code, None
+    return None, code >> 8 if code >= 256 and code % 256 == 0 else code
 
 
 def _kind_of(name: str, signal: int | None, code: int | None, text: str) -> MessageKind:

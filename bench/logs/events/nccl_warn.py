@@ -145,6 +145,31 @@ _SIGNS = (
         ),
     ),
     _sign(
+        r"Mismatched collective detected.{0,80}at and around rank (?P<near_rank>\d+)",  # NCCL before 2.5
+        MessageKind(
+            "collective-mismatch",
+            Role.CAUSE,
+            "the ranks called different collectives, or called them with different sizes, near rank {near_rank}",
+            0.9,
+            "compare order and sizes of the collectives of this rank and its neighbours",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+    ),
+    _sign(
+        r"NET/OFI Request.{0,60}? completed with error\. RC: (?P<status>\d+)\..{0,40}?Error: (?P<error>.{1,160}?)"
+        r"(?:\. Completed length|$)",
+        MessageKind(
+            "ofi-failed",
+            Role.NETWORK,
+            "a transfer over libfabric failed with error {status} ({error}): the peer process ended, or the network "
+            "between the two nodes does not pass it",
+            0.65,
+            "look for an earlier end of another process; on EC2, check that the security group allows all traffic "
+            "from and to itself",
+            "FI_LOG_LEVEL=warn; fi_info",
+        ),
+    ),
+    _sign(
         r"posted incorrect receive info",
         MessageKind(
             "size-mismatch",

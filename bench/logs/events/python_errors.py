@@ -54,6 +54,13 @@ _CLOSED = MessageKind(
     0.3,
     "look for the node that ended first",
 )
+_COORDINATION = MessageKind(
+    "communication-failed",
+    Role.PEER,
+    "an operation of JAX's coordination service failed<: {message}>",
+    0.3,
+    "look for the process that ended, hung or never started",
+)
 _WORKER = MessageKind(
     "worker-lost",
     Role.PEER,
@@ -72,6 +79,10 @@ _LOADER_MEMORY = MessageKind(
 )
 # The name or the message of an exception -> what it means
 _MEANINGS = (
+    (
+        re.compile(r"\bXlaRuntimeError\b.*(?:Barrier timed out|oordination ?[Ss]ervice|tasks are unhealthy)"),
+        _COORDINATION,
+    ),
     (re.compile(r"\bRendezvousConnectionError"), _STORE),
     (re.compile(r"connect\(\) timed out\. Original timeout"), _STORE),
     (re.compile(r"\bRendezvousTimeoutError"), _NOT_STARTED),
