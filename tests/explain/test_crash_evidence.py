@@ -291,7 +291,47 @@ def test_different_operations_with_one_number_in_one_group_are_a_mismatch() -> N
         other = crash_in(log(groups))
         assert other is not None and other.first.code == "collective-timeout"
     unnamed = crash_in(log(("1", "1")).replace("[PG 1 Rank", "[Rank"))
-    assert unnamed is not None and unnamed.first.code == "collective-timeout"
+    assert unnamed is not None and (unnamed.first.code, unnamed.first.rank) == ("timed-out-calls-differ", None)
+    assert "or they belong to different groups" in unnamed.reasons[0].what
+
+
+def test_different_sizes_with_one_number_are_a_mismatch_where_all_ranks_give_one_size() -> None:
+    def log(operation: str, group: str = "0 (default_pg)") -> str:
+        lines = [TIMEOUT.format(rank=rank, operation=operation) for rank in (0, 1)]
+        lines[1] = lines[1].replace("NumelIn=4, NumelOut=4", "NumelIn=7, NumelOut=7")
+        return "".join(lines) + "".join(AT_WORK.format(rank=rank, group=group) for rank in (0, 1) if group)
+
+    for operation in ("ALLREDUCE", "_ALLGATHER_BASE"):
+        crash = crash_in(log(operation))
+        assert crash is not None and (crash.first.code, crash.first.rank) == ("recorded-mismatch", None)
+        assert "[4]" in crash.first.facts["calls"] and "[7]" in crash.first.facts["calls"]
+        unnamed = crash_in(log(operation, ""))
+        assert unnamed is not None and unnamed.first.code == "timed-out-calls-differ"
+        assert "all-ranks-inside" not in [reason.code for reason in unnamed.reasons]
+    uneven = crash_in(log("ALLTOALL_BASE"))
+    assert uneven is not None and uneven.first.code == "collective-timeout"
+
+
+def test_a_rank_that_others_left_behind_is_not_said_to_wait_for_them() -> None:
+    status = (
+        "[rank{0}]:[E1 x.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Exception (either an error or timeout) "
+        "detected by watchdog at work: {1}, last enqueued NCCL work: 128, last completed NCCL work: {2}.\n"
+    )
+    late = TIMEOUT.format(rank=0, operation="ALLREDUCE")
+    stuck = int(late.split("SeqNum=")[1].split(",")[0])
+    crash = crash_in(late + status.format(0, stuck, stuck - 1) + status.format(1, stuck + 4, stuck + 3))
+    assert crash is not None and (crash.first.code, crash.first.rank) == ("ranks-left-behind", 0)
+    even = crash_in(late + status.format(0, stuck, stuck - 1) + status.format(1, stuck, stuck - 1))
+    assert even is not None and even.first.code == "collective-timeout"
+
+
+def test_a_job_that_joined_the_store_of_its_earlier_start_lacks_no_rank() -> None:
+    text = (
+        "Timed out initializing process group in store based barrier on rank: 0 (world_size={}, worker_count=16, t)\n"
+    )
+    crowded, small = crash_in(text.format(8)), crash_in(text.format(17))
+    assert crowded is not None and "earlier start" in crowded.reasons[0].what
+    assert small is not None and "only 16 of 17" in small.reasons[0].what
 
 
 def test_the_size_of_a_subgroup_is_not_the_number_of_ranks() -> None:
@@ -313,6 +353,12 @@ REFUSED = (
     "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 97 - Address family"
 )
 NEXT_RUN = "step 1 of the next run\n" * 500
+UCX_ERROR = "[1530549338.253029] [node1:12:0]   x.c:966  UCX  ERROR {}\n"
+SEGFAULT = "[node1:12:0:12] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)\n"
+NOT_AT_BARRIER = (
+    "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: b. Timed out task names:\n"
+    "/job:jax_worker/replica:0/task:3\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -338,6 +384,12 @@ NEXT_RUN = "step 1 of the next run\n" * 500
         ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
         ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
+        (UCX_ERROR.format("failed to create qp: Invalid argument") + SEGFAULT, "ucx-setup-failed"),
+        (UCX_ERROR.format("no usable transports/devices (asked dc_x)") + SEGFAULT, "crashed"),
+        ("[/x/gloo/transport/tcp/pair.cc:7] connect [127.0.1.1]:4: Connection refused\nAborted\n", "cannot-connect"),
+        ("mtl_ofi.h:101: Error returned from fi_cq_read: Input/output error(-5).\nAborted\n", "ofi-failed"),
+        ("Received Signals.SIGHUP death signal, shutting down workers\nKilled\n", "step-cancelled"),
+        (NOT_AT_BARRIER, "missing-at-barrier"),
     ],
 )
 def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
@@ -355,6 +407,10 @@ def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
         "command terminated with exit code 1\n",
         "RuntimeError: CUDA error: driver shutting down\n",
         "nNodes 2 nranks 16\n",
+        UCX_ERROR.format("no usable transports/devices (asked dc_x)"),
+        "ssh: Could not resolve hostname node7: Name or service not known\n",
+        "I x.cc:1] BaseCollectiveExecutor::StartAbort OUT_OF_RANGE: End of sequence\n",
+        "I x.cc:1] BaseCollectiveExecutor::StartAbort CANCELLED: RPC Request was cancelled\n",
     ],
 )
 def test_a_usual_message_is_no_failure(log: str) -> None:
