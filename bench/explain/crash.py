@@ -46,17 +46,17 @@ _DEATHS = ("killed", "crashed", "aborted", "exited")
 _OWN_ENDS = ("aborted", "exited")  # the process ended itself after an error
 _HARD = (
     *_DEATHS,
-    "node-lost",
-    "host-out-of-memory",
+    _ends.NODE_LOST.code,
+    _ends.HOST_MEMORY.code,
     "mpi-abort",
 )  # messages of these kinds never follow from the rank's own waiting
 _MOST_STOP_LINES, _SOON_LINES = 2000, 100  # in which the next process of a stopped job ends, and in which it crashes
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
-_SAME_LOSS = ("node-lost", "host-out-of-memory", "gpu-broken")  # several programs report the same loss
+_SAME_LOSS = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code, "gpu-broken")  # several programs report the same loss
 _NO_PAIR = (  # not about two ranks of NCCL
     "rendezvous-closed",
-    "worker-lost",
-    "worker-died",
+    _ends.WORKER_LOST.code,
+    _ends.WORKER_DIED.code,
     "horovod-stopped",
     "coordinator-lost",
     "coordination-stopped",

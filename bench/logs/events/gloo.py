@@ -30,6 +30,13 @@ _REFUSED = MessageKind(
     0.6,
     "check the route and firewall between the nodes",
 )
+_CLOSED = MessageKind(
+    "connection-closed",
+    Role.PEER,
+    "the peer process closed the connection: it ended earlier",
+    0.35,
+    "look for the rank that ended first; its own output has the reason",
+)
 _SIGNS = (
     (
         r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
@@ -47,23 +54,11 @@ _SIGNS = (
     (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
     (
         r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)",
-        MessageKind(
-            "connection-closed",
-            Role.PEER,
-            "the peer process closed the connection: it ended earlier",
-            0.35,
-            "look for the rank that ended first; its own output has the reason",
-        ),
+        _CLOSED,
     ),
     (
         r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)",
-        MessageKind(
-            "connection-closed",
-            Role.PEER,
-            "the peer process closed the connection: it ended earlier",
-            0.35,
-            "look for the rank that ended first; its own output has the reason",
-        ),
+        _CLOSED,
     ),
     (
         r"Gloo connectFullMesh failed with (?P<error>.*)",

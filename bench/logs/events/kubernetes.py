@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 _EVICTED = MessageKind(
@@ -26,24 +27,19 @@ _SIGNS = (
     (r"(?P<reason>Preempted (?:by|in order to admit) .*)", _EVICTED),
     (
         r"\bReason:\s+OOMKilled|\bOOMKilled\b.*\bexit code:? 137",
-        MessageKind(
-            "host-out-of-memory",
-            Role.CAUSE,
-            "a container used more memory than its limit",
-            0.95,
-            "raise the container's memory limit, or lower the number of data-loader workers",
-            "kubectl describe pod POD",
+        replace(
+            _ends.HOST_MEMORY,
+            what="a container used more memory than its limit",
+            step="raise the container's memory limit, or lower the number of data-loader workers",
+            command="kubectl describe pod POD",
         ),
     ),
     (
         r"(?:\bNodeNotReady\b|Node is not ready)",
-        MessageKind(
-            "node-lost",
-            Role.NETWORK,
-            "Kubernetes lost a node: the node went down or the network failed",
-            0.85,
-            "check that the node is up, and its kernel log",
-            "kubectl describe node NODE",
+        replace(
+            _ends.NODE_LOST,
+            what="Kubernetes lost a node: the node went down or the network failed",
+            command="kubectl describe node NODE",
             advisory=True,  # nodes also print this when they start or are upgraded
         ),
     ),

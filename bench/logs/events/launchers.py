@@ -38,22 +38,6 @@ MPI_ASSERTION = MessageKind(
     0.75,
     "search the MPI library's issues for this assertion, and try another version",
 )
-NODE_LOST = MessageKind(
-    "node-lost",
-    Role.NETWORK,
-    "the launcher lost its daemon on a node<, {host}>: the node went down or the network failed",
-    0.85,
-    "check that the node is up, and its kernel log",
-    "ping NODE; ssh NODE dmesg -T | tail",
-)
-HOST_MEMORY = MessageKind(
-    "host-out-of-memory",
-    Role.CAUSE,
-    "a process used more host memory than its limit, so the kernel ended it",
-    0.95,
-    "give the job more memory, or lower the number of data-loader workers",
-    "sacct -j JOB -o MaxRSS,ReqMem",
-)
 NOT_STARTED = MessageKind(
     "not-started",
     Role.CAUSE,
@@ -83,12 +67,12 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
         r"|(?:srun|salloc|sbatch): error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
-        NODE_LOST,
+        _ends.NODE_LOST,
     ),
     (
         r"oom[_-]kill(?:er)? event|(?<!: )Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
         r"\((?P<program>[^)]*)\)",
-        HOST_MEMORY,
+        _ends.HOST_MEMORY,
     ),
     (r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s", _ends.TIME_LIMIT),
     (
@@ -289,7 +273,7 @@ def _of_hydra(code: int) -> tuple[int | None, int | None]:
 
 def _kind_of(name: str, signal: int | None, code: int | None, text: str) -> MessageKind:
     if name == "Out Of Memory":
-        return HOST_MEMORY
+        return _ends.HOST_MEMORY
     if signal is not None:
         return _ends.by_signal(signal)
     if code is not None:

@@ -25,6 +25,16 @@ _PORTS = "ibstat; ib_write_bw --report_gbits (server on one host, client with it
 _NCCL_DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
 
+_TRANSFER_FAILED = MessageKind(
+    "ib-failed",
+    Role.NETWORK,
+    "a transfer of the NIC failed with status {status} of ibv_wc_status",
+    0.6,
+    "check both NICs' ports and the kernel's messages about them",
+    _PORTS,
+)
+
+
 def _sign(pattern: str, kind: MessageKind) -> Sign:
     return Sign(re.compile(pattern), kind)
 
@@ -76,25 +86,11 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>\d+)" + _COMPLETION_END,
-        MessageKind(
-            "ib-failed",
-            Role.NETWORK,
-            "a transfer of the NIC failed with status {status} of ibv_wc_status",
-            0.6,
-            "check both NICs' ports and the kernel's messages about them",
-            _PORTS,
-        ),
+        _TRANSFER_FAILED,
     ),
     _sign(
         r"Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?:\w+\()?(?P<status>\d+)",
-        MessageKind(
-            "ib-failed",
-            Role.NETWORK,
-            "a transfer of the NIC failed with status {status} of ibv_wc_status",
-            0.6,
-            "check both NICs' ports and the kernel's messages about them",
-            _PORTS,
-        ),
+        _TRANSFER_FAILED,
     ),
     _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?async event\s?:? ?(?:on \S+ .*?: )?(?P<event>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 _GLOBAL_RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,6})\]:")
@@ -174,14 +175,7 @@ _SIGNS = (
         r"client socket has (?:timed out after (?:(?P<ms>\d+)ms|(?P<seconds>\d+)s?) .*?connect\w* to "
         r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))|failed .*?connect\w* to "
         r"(?:any network address of )?\((?P<peer_3>[^)]*)\))",
-        MessageKind(
-            "store-unreachable",
-            Role.NETWORK,
-            "the store of rank 0 at {peer} cannot be reached",
-            0.8,
-            "check MASTER_ADDR, the port and the firewall between the nodes",
-            "nc -vz MASTER_ADDR MASTER_PORT",
-        ),
+        _ends.STORE_UNREACHABLE,
     ),
     (
         r"address already in use|Error: Address already in use|EADDRINUSE|"
