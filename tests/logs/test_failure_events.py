@@ -196,6 +196,11 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "RuntimeError: CUDA error: an illegal memory access was encountered": ("kernel-fault", {}),
     "RuntimeError: CUDA error: uncorrectable ECC error encountered": ("gpu-broken", {}),
+    "Memory access fault by GPU node-2 (Agent handle: 0x56) on address 0x7f89. Reason: Page not present.": (
+        "kernel-fault",
+        {"error": "Memory access fault by GPU node-2"},
+    ),
+    "Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation": ("kernel-fault", {}),
     "[rank2]: ValueError: bad batch": ("python-error", {"rank": 2, "error": "ValueError", "message": "bad batch"}),
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15": ("terminated", {}),
     # Gloo
@@ -303,6 +308,26 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "x.SignalException: Process 12 got signal: 1": ("step-cancelled", {"signal": 1}),
     "x.SignalException: Process 12 got signal: 2": ("interrupted", {"signal": 2}),
     "ORTE was unable to reliably start one or more daemons.": ("remote-start-failed", {}),
+    "prterun was unable to reliably start one or more daemons.": ("remote-start-failed", {}),
+    "An ORTE daemon has unexpectedly failed after launch and before": ("remote-start-failed", {}),
+    "[mpiexec@head] check_exit_codes (x.c:117): unable to run bstrap_proxy on node7 (pid 12, exit code 65280)": (
+        "remote-start-failed",
+        {"host": "node7", "exit_code": 255},
+    ),
+    "[mpiexec@head] Error: Unable to run bstrap_proxy on node7 (pid 12, exit code 32512)": (
+        "remote-start-failed",
+        {"host": "node7", "exit_code": 127},
+    ),
+    "[proxy:0:1@node7] main (pm/pmiserv/pmip.c:183): unable to connect to server head at port 395 (check for "
+    "firewalls!)": ("remote-start-failed", {"host": "node7"}),
+    "RuntimeError: Using hostfile at /h but host=node7 was not reachable via ssh. If you are running with a": (
+        "remote-start-failed",
+        {"host": "node7"},
+    ),
+    "*** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f64) from PID 8; stack trace: ***": (
+        "crashed",
+        {"pid": 4711, "signal": 11},
+    ),
     "job.sh: line 3:  4711 Killed                  python train.py": ("killed", {"pid": 4711}),
     "[node7:04711:0:4711] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)": (
         "crashed",
@@ -393,10 +418,17 @@ def test_an_error_of_ssh_is_a_failure_only_if_the_launcher_gave_up() -> None:
         ("Host key verification failed.", None),
         ("kex_exchange_identification: Connection closed by remote host", None),
         ("bash: line 1: orted: command not found", None),
+        ("[proxy:0:1@node7] HYDU_sock_connect (sock.c:113): unable to get host address for head", "node7"),
+        (
+            '[proxy:0:1@node7] HYDU_sock_connect (sock.c:145): unable to connect from "node7" to "head" (refused)',
+            "node7",
+        ),
     )
     gave_up = (
         "ORTE was unable to reliably start one or more daemons.",
         "pdsh@head: node7: ssh exited with exit code 255",
+        "subprocess.CalledProcessError: Command '['ssh node7 hostname -I']' returned non-zero exit status 255.",
+        "[proxy:0:1@node7] main (pmip.c:183): unable to connect to server head at port 395 (check for firewalls!)",
     )
     for line, host in refused:
         assert read(f"{line}\nstep 1\n") == ()

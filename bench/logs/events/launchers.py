@@ -110,6 +110,7 @@ _ENDS = (
     r"^=\s{2,}EXIT CODE: (?P<exit_code>\d+)",  # older Hydra names no process
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: [^(]*\((?P<signal>\d+)\)",
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] Caught signal (?P<signal>\d+)",
+    r"\*\*\* (?P<signal_name>SIG[A-Z]+) \(@0x[0-9a-f]+\) received by PID (?P<pid>\d+)",  # glog
     r"Program received signal (?P<signal_name>SIG[A-Z]+)",
     r"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<exit_code>-?\d+)",  # DeepSpeed does not name the rank
     r"command terminated with exit code (?P<exit_code>\d+)",
