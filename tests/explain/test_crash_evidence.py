@@ -33,6 +33,9 @@ FALLEN = (
     "                              NVRM: (PCI ID: 10de:2330) installed in this system has\n"
     "                              NVRM: fallen off the bus and is not responding to commands.\n"
 )
+NO_NODE = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 2 no.\n"
+OPEN_MPI = "[{host}:{pid}] *** An error occurred in MPI_Recv\n[{host}:{pid}] *** reported by process [{job},{rank}]\n"
+TOO_LONG = "[{host}:{pid}] *** MPI_ERR_TRUNCATE: message truncated\n[{host}:{pid}] *** MPI_ERRORS_ARE_FATAL (x,\n"
 CRAY = (
     "MPICH ERROR [Rank 5] [job id 1.0] [Tue Mar 21 02:07:08 2026] [node5] - Abort(1) (rank 5 in comm 0): Fatal error "
     "in PMPI_Allreduce: Other MPI error, error stack:\n"
@@ -93,6 +96,31 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     CRAY + POLL.format("PTLTE_NOT_FOUND"): ("ofi-failed", None, None),
     CRAY + POLL.format("CANCELED"): ("ofi-cancelled", None, None),
     CRAY.replace("Other MPI error", "Invalid count"): ("mpi-error", 5, "node5"),
+    CRAY + "(9): message sizes do not match across processes in the collective routine: Received 4 but expected 8\n": (
+        "mpi-error",
+        None,
+        None,
+    ),
+    "Rank 5 [Tue Mar 21 02:07:08 2026] [c0-0c0s5n1] Fatal error in PMPI_Waitall: Message truncated, error stack:\n": (
+        "mpi-error",
+        5,
+        "c0-0c0s5n1",
+    ),
+    # Open MPI: the lines of two processes may be mixed
+    OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n2:8] *** An error occurred in MPI_Send\n"
+    "[n2:8] *** reported by process [65537,4]\n" + TOO_LONG.format(host="n1", pid=7): ("mpi-error", 3, "n1"),
+    OPEN_MPI.format(host="n1", pid="00000", job=65537, rank=3) + "[n1:00000] *** Unknown error\n": (
+        "mpi-error-unnamed",
+        3,
+        "n1",
+    ),
+    OPEN_MPI.format(host="n1", pid=7, job=65538, rank=3): ("mpi-error", None, "n1"),  # of MPI_Comm_spawn
+    OPEN_MPI.format(host="n1", pid=7, job=140733606985729, rank=140256452018176): ("mpi-error", None, "n1"),
+    OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n1:7] *** MPI_ERR_OTHER: known error not in list\n": (
+        "mpi-error-unnamed",
+        3,
+        "n1",
+    ),
     "Assertion failed in file src/mpid/init.c at line 72: in_use == 0\n": ("mpi-assertion", None, None),
     "[node1:12:0:12] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)\n"
     "[node1:00012] Signal: Aborted (6)\n": ("ucx-retry-exceeded", None, "node1"),
@@ -111,6 +139,23 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     ),
     "4m Warning Evicted pod/worker-0 The node was low on resource: memory. Container c was using 5Ki\n": (
         "pod-evicted",
+        None,
+        None,
+    ),
+    "4m Warning FailedScheduling pod/a " + NO_NODE: ("pod-not-scheduled", None, None),
+    "Warning FailedScheduling 7s default-scheduler " + NO_NODE: ("pod-not-scheduled", None, None),
+    "4m Normal Scheduled pod/b Successfully assigned x/b to n1\n4m Warning FailedScheduling pod/a " + NO_NODE: (
+        "pod-not-scheduled",
+        None,
+        None,
+    ),
+    "Warning FailedScheduling default-scheduler 0/3 nodes are unavailable: 3 Insufficient nvidia.com/gpu.\n": (
+        "pod-not-scheduled",
+        None,
+        None,
+    ),
+    "Warning FailedScheduling default-scheduler no nodes available to schedule pods\n": (
+        "pod-not-scheduled",
         None,
         None,
     ),
@@ -381,6 +426,7 @@ NOT_AT_BARRIER = (
         ("Pod ephemeral local storage usage exceeds the total limit of containers 8Gi. \n", "pod-evicted"),
         ("Preempted by a pod on node node7\n", "pod-evicted"),
         ("The node had condition: [DiskPressure]. \n", "pod-evicted"),
+        ("4m Warning FailedScheduling pod/a " + NO_NODE + "[rank0]: KeyError: 'a'\n", "python-error"),
         ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
         ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
@@ -397,6 +443,13 @@ def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
     assert crash is not None and crash.first.code == wanted
 
 
+def test_open_mpis_error_names_the_call_and_the_reason() -> None:
+    crash = crash_in(OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + TOO_LONG.format(host="n1", pid=7))
+    assert crash is not None
+    assert crash.first.facts["error"] == "MPI_Recv: MPI_ERR_TRUNCATE: message truncated"
+    assert "another size" in crash.reasons[0].what
+
+
 @pytest.mark.parametrize(
     "log",
     [
@@ -404,6 +457,8 @@ def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
         WARN + "NET/IB : Got async event : SRQ limit reached\n",
         WARN + "NET/IB : mlx5_0:1 Got async event : last WQE reached\n",
         "5m  Normal  NodeNotReady  node/n1  Node n1 status is now: NodeNotReady\n",
+        "4m Warning FailedScheduling pod/a " + NO_NODE + "1m Normal Scheduled pod/a Successfully assigned x/a to n1\n",
+        "Normal Scheduled 1m default-scheduler Successfully assigned x/a to n1\nWarning FailedScheduling 4m " + NO_NODE,
         "command terminated with exit code 1\n",
         "RuntimeError: CUDA error: driver shutting down\n",
         "nNodes 2 nranks 16\n",

@@ -1,8 +1,12 @@
-"""Read why Kubernetes ended a pod: events and descriptions of pods (`kubectl get events`, `kubectl describe pod`)."""
+"""Read why Kubernetes ended or did not start a pod: events and descriptions of pods.
+
+`kubectl get events` and `kubectl describe pod` print them.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.logs.events import _ends
@@ -16,7 +20,20 @@ _EVICTED = MessageKind(
     "request as much of this resource as the pod uses, and check what else runs on the node",
     "kubectl describe pod POD; kubectl describe node NODE",
 )
+_NO_NODE = MessageKind(
+    "pod-not-scheduled",
+    Role.CAUSE,
+    "Kubernetes found no node for a pod<, {pod}>: {reason}",
+    0.6,  # a pod of another job may wait while this job fails
+    "free what the message names, or request less of it; if no node offers this resource, check its device plugin",
+    "kubectl describe nodes | grep -A 12 'Allocated resources'",
+)
 _SIGNS = (
+    (
+        r"(?P<reason>\b0/\d+ nodes are (?:un)?available: .*?|no nodes available to schedule pods)\.?"
+        r"(?: preemption: .*)?$",
+        _NO_NODE,
+    ),
     (r"(?P<reason>[Tt]he node was low on resource: [\w-]+)", _EVICTED),
     (r"(?P<reason>[Tt]he node had condition: \[\w+\])", _EVICTED),
     (
@@ -45,12 +62,21 @@ _SIGNS = (
     ),
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
+_ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
+_MOST_PODS = 4_000
 
 
 class PodEvents(SignFormat):
-    """Yields one event for each line. An event of the cluster names its pod."""
+    """Yields one event for each line. An event of the cluster names its pod.
+
+    A pod without a node is no failure if the text also says that the pod got a node.
+    """
 
     hints = (
+        "nodes are available: ",
+        "nodes are unavailable: ",
+        "no nodes available to schedule",
+        "Successfully assigned",
         "low on resource",
         "had condition",
         "torage usage",
@@ -62,6 +88,29 @@ class PodEvents(SignFormat):
         "Node is not ready",
     )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def __init__(self) -> None:
+        """Start without a pod."""
+        self._waiting: list[Event] = []
+        self._assigned: set[str] = set()
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Yield the events of one line, except those of pods without a node."""
+        found = _ASSIGNED.search(line.text)
+        if found is not None and len(self._assigned) < _MOST_PODS:
+            self._assigned.add(found["pod"])
+        for event in super().read(line):
+            if event.kind is not _NO_NODE:
+                yield event
+            elif len(self._waiting) < _MOST_PODS:
+                self._waiting.append(event)
+
+    def finish(self) -> Iterator[Event]:
+        """Yield the events of pods that got no node. `kubectl describe pod` does not name its pod in these events."""
+        for event in self._waiting:
+            pod = event.facts.get("pod")
+            if pod not in self._assigned and not (pod is None and self._assigned):
+                yield event
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """Add the pod that the line names."""

@@ -24,6 +24,12 @@ MPI_ERROR = MessageKind(
     0.8,
     "correct this call; the error message names its arguments",
 )
+_MPI_SIZES = replace(
+    MPI_ERROR,
+    what="a rank received an MPI message of another size than its call expects: the ranks' calls differ in size, "
+    "type or order<: {error}>",
+    step="compare the count, the type, the tag and the order of this call between the ranks",
+)
 MPI_UNNAMED = MessageKind(
     "mpi-error-unnamed",
     Role.NETWORK,
@@ -45,6 +51,9 @@ NOT_STARTED = MessageKind(
     0.95,
     "correct the launcher's options",
 )
+_OTHER_SIZE = re.compile(r"[Mm]essage truncated|[Mm]essage sizes do not match")
+# Cray MPICH names the rank and the node before an error.
+_CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host>[\w.-]{1,253})\] )?"
 _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
@@ -59,10 +68,10 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
-    (r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
-    (r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
+    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_ERROR),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
-    (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
     (
         r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
@@ -139,6 +148,7 @@ class LauncherReports(EventFormat):
         "MPI_Abort",
         "MPI_ABORT",
         "Fatal error in",
+        "essage sizes do not match",
         "Assertion failed in",
         "Sending Ctrl-C",
         "sending Ctrl-C",
@@ -211,7 +221,8 @@ class LauncherReports(EventFormat):
         for pattern, kind in _LINE_PATTERNS:
             found = pattern.search(line.text)
             if found is not None:
-                yield event_of(kind, line, found)
+                error = found.groupdict().get("error")
+                yield event_of(mpi_kind(error) if kind is MPI_ERROR and error else kind, line, found)
                 return
         yield from _ends_of(line, line.text)
 
@@ -227,6 +238,13 @@ class LauncherReports(EventFormat):
 
 
 FORMAT = LauncherReports
+
+
+def mpi_kind(error: str, unnamed: re.Pattern[str] | None = None) -> MessageKind:
+    """Return the kind of an error of MPI. `unnamed` matches errors that state no reason."""
+    if unnamed is not None and unnamed.search(error):
+        return MPI_UNNAMED
+    return _MPI_SIZES if _OTHER_SIZE.search(error) else MPI_ERROR
 
 
 def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
