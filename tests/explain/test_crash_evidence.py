@@ -106,6 +106,10 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
         5,
         "c0-0c0s5n1",
     ),
+    "Fatal error in MPI_Send: Invalid rank, error\nInvalid rank has value 1 but must be nonnegative "
+    "and less than 1\n": ("mpi-alone", None, None),
+    "Fatal error in MPI_Send: Invalid rank, error\nInvalid rank has value 9 but must be nonnegative "
+    "and less than 8\n": ("mpi-error", None, None),
     # Open MPI: the lines of two processes may be mixed
     OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n2:8] *** An error occurred in MPI_Send\n"
     "[n2:8] *** reported by process [65537,4]\n" + TOO_LONG.format(host="n1", pid=7): ("mpi-error", 3, "n1"),
@@ -142,6 +146,9 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
         None,
         None,
     ),
+    'level=info msg="Pod: ns.job-worker-0 exited with code 1" job=ns.job\n': ("exited", None, "job-worker-0"),
+    'Successfully assigned x/a to n1\nSuccessfully pulled image "b:1" in 1s\n'
+    'Warning Failed Failed to pull image "a:1": rpc error: x\n': ("image-not-pulled", None, None),
     "4m Warning FailedScheduling pod/a " + NO_NODE: ("pod-not-scheduled", None, None),
     "Warning FailedScheduling 7s default-scheduler " + NO_NODE: ("pod-not-scheduled", None, None),
     "4m Normal Scheduled pod/b Successfully assigned x/b to n1\n4m Warning FailedScheduling pod/a " + NO_NODE: (
@@ -457,6 +464,8 @@ def test_open_mpis_error_names_the_call_and_the_reason() -> None:
         WARN + "NET/IB : Got async event : SRQ limit reached\n",
         WARN + "NET/IB : mlx5_0:1 Got async event : last WQE reached\n",
         "5m  Normal  NodeNotReady  node/n1  Node n1 status is now: NodeNotReady\n",
+        'level=info msg="Pod: ns.job-worker-0 exited with code 0" job=ns.job\n',
+        'Failed to pull image "a:1": rpc error: x\nSuccessfully pulled image "a:1" in 1s\n',
         "4m Warning FailedScheduling pod/a " + NO_NODE + "1m Normal Scheduled pod/a Successfully assigned x/a to n1\n",
         "Normal Scheduled 1m default-scheduler Successfully assigned x/a to n1\nWarning FailedScheduling 4m " + NO_NODE,
         "command terminated with exit code 1\n",

@@ -28,7 +28,16 @@ _NO_NODE = MessageKind(
     "free what the message names, or request less of it; if no node offers this resource, check its device plugin",
     "kubectl describe nodes | grep -A 12 'Allocated resources'",
 )
+_NO_IMAGE = MessageKind(
+    "image-not-pulled",
+    Role.CAUSE,
+    "Kubernetes could not pull the image {image} of a pod<, {pod}>: {reason}",
+    0.6,
+    "correct the image's name or tag, or give the pod a secret for its registry",
+    "kubectl describe pod POD",
+)
 _SIGNS = (
+    (r"Failed to pull image \"(?P<image>[^\"]{1,500})\": (?P<reason>.*)", _NO_IMAGE),
     (
         r"(?P<reason>\b0/\d+ nodes are (?:un)?available: .*?|no nodes available to schedule pods)\.?"
         r"(?: preemption: .*)?$",
@@ -63,13 +72,14 @@ _SIGNS = (
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
-_MOST_PODS = 4_000
+_PULLED = re.compile(r"Successfully pulled image \"(?P<image>[^\"]{1,500})\"")
+_MOST_KEPT = 4_000
 
 
 class PodEvents(SignFormat):
     """Yields one event for each line. An event of the cluster names its pod.
 
-    A pod without a node is no failure if the text also says that the pod got a node.
+    A pod without a node or image is no failure if the text also says that the pod got a node or the image.
     """
 
     hints = (
@@ -77,6 +87,8 @@ class PodEvents(SignFormat):
         "nodes are unavailable: ",
         "no nodes available to schedule",
         "Successfully assigned",
+        "Failed to pull image",
+        "Successfully pulled image",
         "low on resource",
         "had condition",
         "torage usage",
@@ -93,24 +105,30 @@ class PodEvents(SignFormat):
         """Start without a pod."""
         self._waiting: list[Event] = []
         self._assigned: set[str] = set()
+        self._pulled: set[str] = set()
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of one line, except those of pods without a node."""
-        found = _ASSIGNED.search(line.text)
-        if found is not None and len(self._assigned) < _MOST_PODS:
+        """Yield the events of one line, except those of pods without a node or image."""
+        if (found := _ASSIGNED.search(line.text)) is not None and len(self._assigned) < _MOST_KEPT:
             self._assigned.add(found["pod"])
+        if (found := _PULLED.search(line.text)) is not None and len(self._pulled) < _MOST_KEPT:
+            self._pulled.add(found["image"])
         for event in super().read(line):
-            if event.kind is not _NO_NODE:
+            if event.kind not in (_NO_NODE, _NO_IMAGE):
                 yield event
-            elif len(self._waiting) < _MOST_PODS:
+            elif len(self._waiting) < _MOST_KEPT:
                 self._waiting.append(event)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of pods that got no node. `kubectl describe pod` does not name its pod in these events."""
-        for event in self._waiting:
-            pod = event.facts.get("pod")
-            if pod not in self._assigned and not (pod is None and self._assigned):
-                yield event
+        """Yield the events of pods that got no node or no image."""
+        yield from (event for event in self._waiting if not self._is_solved(event))
+
+    def _is_solved(self, event: Event) -> bool:
+        """Whether the pod got its node or its image. `kubectl describe pod` does not name its pod in these events."""
+        if event.kind is _NO_IMAGE:
+            return event.facts["image"] in self._pulled
+        pod = event.facts.get("pod")
+        return bool(self._assigned) if pod is None else pod in self._assigned
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """Add the pod that the line names."""

@@ -24,6 +24,15 @@ MPI_ERROR = MessageKind(
     0.8,
     "correct this call; the error message names its arguments",
 )
+_MPI_ALONE = MessageKind(
+    "mpi-alone",
+    Role.CAUSE,
+    "a process is the only one of its communicator: {error}. If the communicator is MPI_COMM_WORLD, an mpirun or srun "
+    "of another MPI started the job",
+    0.85,
+    "start the job with the mpirun of the MPI that the program is linked with",
+    "ldd PROGRAM | grep mpi; which mpirun",
+)
 _MPI_SIZES = replace(
     MPI_ERROR,
     what="a rank received an MPI message of another size than its call expects: the ranks' calls differ in size, "
@@ -70,6 +79,7 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
     (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
     (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (r"(?P<error>Invalid rank has value \d+ but must be nonnegative and less than 1\b)", _MPI_ALONE),
     (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_ERROR),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
@@ -111,6 +121,7 @@ _ENDS = (
     r"(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
+    r"\bPod: [\w-]{1,63}\.(?P<host>[\w.-]{1,253}) exited with code (?P<exit_code>\d+)",  # Kubeflow's operator
     r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
     r"(?P<signal>\d+)",
@@ -149,6 +160,7 @@ class LauncherReports(EventFormat):
         "MPI_ABORT",
         "Fatal error in",
         "essage sizes do not match",
+        "Invalid rank has value",
         "Assertion failed in",
         "Sending Ctrl-C",
         "sending Ctrl-C",
