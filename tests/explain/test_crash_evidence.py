@@ -33,6 +33,10 @@ FALLEN = (
     "                              NVRM: (PCI ID: 10de:2330) installed in this system has\n"
     "                              NVRM: fallen off the bus and is not responding to commands.\n"
 )
+NO_INIT = (
+    "It looks like MPI_INIT failed for some reason; your parallel process is\nlikely to abort.\n\n"
+    '  ompi_mpi_init: ompi_rte_init failed\n  --> Returned "Error" (-1) instead of "Success" (0)\n'
+)
 NO_NODE = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 2 no.\n"
 OPEN_MPI = "[{host}:{pid}] *** An error occurred in MPI_Recv\n[{host}:{pid}] *** reported by process [{job},{rank}]\n"
 TOO_LONG = "[{host}:{pid}] *** MPI_ERR_TRUNCATE: message truncated\n[{host}:{pid}] *** MPI_ERRORS_ARE_FATAL (x,\n"
@@ -118,8 +122,26 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
         3,
         "n1",
     ),
-    OPEN_MPI.format(host="n1", pid=7, job=65538, rank=3): ("mpi-error", None, "n1"),  # of MPI_Comm_spawn
-    OPEN_MPI.format(host="n1", pid=7, job=140733606985729, rank=140256452018176): ("mpi-error", None, "n1"),
+    OPEN_MPI.format(host="n1", pid=7, job=65538, rank=3): ("mpi-error-unnamed", None, "n1"),  # of MPI_Comm_spawn
+    OPEN_MPI.format(host="n1", pid=7, job=140733606985729, rank=140256452018176): ("mpi-error-unnamed", None, "n1"),
+    OPEN_MPI.replace("MPI_Recv", "Socket closed").format(host="n1", pid=7, job=65537, rank=3)
+    + "[n1:7] *** Unknown error\nsrun: error: node7: task 2: Exited with exit code 3\n": ("exited", 2, "node7"),
+    "*** An error occurred in MPI_Init\n*** on a NULL communicator\n*** MPI_ERRORS_ARE_FATAL (x,\n": (
+        "mpi-error-unnamed",
+        None,
+        None,
+    ),
+    NO_INIT: ("mpi-error-unnamed", None, None),
+    "[proxy:0:0@n1] HYDU_create_process (launch.c:7): execvp error on file ./a (Permission denied)\n": (
+        "not-started",
+        None,
+        "n1",
+    ),
+    "slurmstepd: error: execve(): a.sh: No such file or directory\nsrun: error: n1: task 0: Exited with exit code 2": (
+        "not-started",
+        0,
+        "n1",
+    ),
     OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n1:7] *** MPI_ERR_OTHER: known error not in list\n": (
         "mpi-error-unnamed",
         3,
@@ -455,6 +477,9 @@ def test_open_mpis_error_names_the_call_and_the_reason() -> None:
     assert crash is not None
     assert crash.first.facts["error"] == "MPI_Recv: MPI_ERR_TRUNCATE: message truncated"
     assert "another size" in crash.reasons[0].what
+    crash = crash_in(NO_INIT)
+    assert crash is not None
+    assert crash.first.facts["error"] == 'MPI_INIT: ompi_mpi_init: ompi_rte_init failed: "Error" (-1)'
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ NOT_STARTED = MessageKind(
 _OTHER_SIZE = re.compile(r"[Mm]essage truncated|[Mm]essage sizes do not match")
 # Cray MPICH names the rank and the node before an error.
 _CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host>[\w.-]{1,253})\] )?"
+_NO_PROGRAM = replace(
+    NOT_STARTED,
+    what="a node could not start the program: {error}",
+    weight=0.7,  # it may be a helper, and the training goes on
+    step="check that every node has this file, that it may be executed, and that its interpreter is there",
+    command="srun ls -l FILE",
+)
 _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
@@ -106,6 +113,11 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
         r"unable to find (?:the )?(?:specified )?executable.*)|"
         r"srun: error: (?P<error_2>Task launch for \S+ failed on node (?P<host>[\w.-]+).*)",
         NOT_STARTED,
+    ),
+    (
+        r"(?:\[proxy:\d+:\d+@(?P<host>[\w.-]{1,253})\].{0,200}?)?(?P<error>execvp error on file .*)"
+        r"|slurmstepd: error: (?P<error_2>execve\(\): .*)",
+        _NO_PROGRAM,
     ),
 )
 # Patterns for messages that a process ended. srun may name several ranks. `signal_name` is used if the number is
@@ -161,6 +173,8 @@ class LauncherReports(EventFormat):
         "Fatal error in",
         "essage sizes do not match",
         "Invalid rank has value",
+        "execvp error on file",
+        "execve(): ",
         "Assertion failed in",
         "Sending Ctrl-C",
         "sending Ctrl-C",

@@ -11,10 +11,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.logs.events import launchers
-from bench.logs.failure_events import Event, EventFormat, EventLine, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
+_LOST = MessageKind(
+    "launcher-connection-closed",
+    Role.PEER,
+    "a process lost its connection to the launcher: another process or the launcher ended earlier",
+    0.35,
+    "look for the process that ended first; its own output has the reason",
+)
 _PROCESS = r"\[(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,9})\] \*\*\* "
 _CALL = re.compile(_PROCESS + r"An error occurred in (?P<error>\S.*)")
+_BEFORE_INIT = re.compile(r"^\*\*\* An error occurred in (?P<error>P?MPI_\w+)")  # then no line names its process
+_NO_INIT = re.compile(r"It looks like (?P<call>\w+) failed for some reason; your parallel process")
+_RETURNED = re.compile(r"--> Returned (?P<value>\"[^\"]{1,200}\" \(-?\d+\)) instead of")
 _RANK = re.compile(_PROCESS + r"reported by process \[(?P<job>\d{1,20}),(?P<rank>\d{1,20})\]")
 _REASON = re.compile(
     _PROCESS + r"(?P<error>MPI_ERR_(?!ORS_)\w+(?::.*)?|Unknown error.*|Error code: -?\d+ \(no associated.*)"
@@ -22,6 +32,8 @@ _REASON = re.compile(
 _UNNAMED = re.compile(r"MPI_ERR_(?:OTHER|INTERN|UNKNOWN)\b|Unknown error|Error code:")
 _MOST_JOB, _MOST_RANK = 1 << 32, 1 << 24
 _MOST_OPEN = 1_000  # processes whose message is incomplete, at most
+_MOST_TEXT = 200
+_MOST_LINES = 12  # of the report that MPI_Init failed, at most
 
 
 class OpenMpiErrors(EventFormat):
@@ -33,16 +45,29 @@ class OpenMpiErrors(EventFormat):
         "*** MPI_ERR_",
         "*** Unknown error",
         "*** Error code",
+        "failed for some reason; your parallel process",
     )
 
     def __init__(self) -> None:
         """Start without a message."""
         self._open: dict[tuple[str | None, int | None], Event] = {}
+        self._init: Event | None = None
+        self._before = ""
+        self._num_lines = 0
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the report that MPI_Init failed is incomplete."""
+        return self._init is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Keep the first lines of a message, and yield its event at the line that states the reason."""
-        if (found := _CALL.search(line.text)) is not None:
-            event = event_of(launchers.MPI_ERROR, line, found)
+        yield from self._failed_init(line)
+        if (found := _BEFORE_INIT.search(line.text)) is not None:
+            yield event_of(launchers.MPI_UNNAMED, line, found)
+        elif (found := _CALL.search(line.text)) is not None:
+            is_lost = found["error"].startswith("Socket closed")
+            event = event_of(_LOST if is_lost else launchers.MPI_UNNAMED, line, found)
             yield from map(_shown, self._taken(event))
             if len(self._open) < _MOST_OPEN:
                 self._open[event.host, event.pid] = event
@@ -54,11 +79,27 @@ class OpenMpiErrors(EventFormat):
             reason = event_of(launchers.mpi_kind(found["error"], _UNNAMED), line, found)
             for event in self._taken(reason) or [replace(reason, facts={})]:
                 error = ": ".join(filter(None, (event.facts.get("error"), found["error"].strip())))
-                yield _shown(replace(event, kind=reason.kind, facts={"error": error}))
+                kind = event.kind if event.kind is _LOST else reason.kind
+                yield _shown(replace(event, kind=kind, facts={"error": error}))
 
     def finish(self) -> Iterator[Event]:
         """Yield the events of messages that state no reason."""
         yield from map(_shown, self._open.values())
+
+    def _failed_init(self, line: EventLine) -> Iterator[Event]:
+        """Yield the event of the report that MPI_Init failed at the line that states what the failed call returned."""
+        if (found := _NO_INIT.search(line.text)) is not None:
+            self._init = event_of(launchers.MPI_UNNAMED, line, facts={"error": found["call"]})
+            self._num_lines = 0
+        elif self._init is not None:
+            self._num_lines += 1
+            found = _RETURNED.search(line.text)
+            if found is not None:
+                error = f"{self._init.facts['error']}: {self._before}: {found['value']}"
+                yield replace(self._init, facts={"error": error})
+            if found is not None or self._num_lines > _MOST_LINES:
+                self._init = None
+        self._before = line.text.strip()[:_MOST_TEXT]
 
     def _taken(self, event: Event) -> list[Event]:
         kept = self._open.pop((event.host, event.pid), None)
