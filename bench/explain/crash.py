@@ -20,9 +20,11 @@ from bench.explain import crash_records
 from bench.explain.crash_messages import (
     ALL_TIMED_OUT,
     ALL_WAITED,
+    CALLS_DIFFER,
     FINISHED_LESS,
     HUNG_AFTER_START,
     HUNG_AT_START,
+    LEFT_BEHIND,
     RECORDED_LAG,
     SILENT,
     CrashCode,
@@ -44,14 +46,25 @@ _DEATHS = ("killed", "crashed", "aborted", "exited")
 _OWN_ENDS = ("aborted", "exited")  # the process ended itself after an error
 _HARD = (
     *_DEATHS,
-    "node-lost",
-    "host-out-of-memory",
+    _ends.NODE_LOST.code,
+    _ends.HOST_MEMORY.code,
     "mpi-abort",
 )  # messages of these kinds never follow from the rank's own waiting
 _MOST_STOP_LINES, _SOON_LINES = 2000, 100  # in which the next process of a stopped job ends, and in which it crashes
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
-_SAME_LOSS = ("node-lost", "host-out-of-memory", "gpu-broken")  # several programs report the same loss
-_NO_PAIR = ("rendezvous-closed", "worker-lost", "worker-died", "horovod-stopped")  # not about two ranks of NCCL
+_SAME_LOSS = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code, "gpu-broken")  # several programs report the same loss
+_NO_PAIR = (  # not about two ranks of NCCL
+    "rendezvous-closed",
+    _ends.WORKER_LOST.code,
+    _ends.WORKER_DIED.code,
+    "horovod-stopped",
+    "coordinator-lost",
+    "coordination-stopped",
+    "coordination-error",
+    "collectives-aborted",
+)
+# the numbers of elements of these operations are equal on all ranks of a group
+_SAME_SIZES = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE")
 _SENT = ("SEND", "RECV", "COALESCED")  # between two ranks; they have their own sequence numbers
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
 
@@ -116,7 +129,8 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     compared = _compared_calls(events) or _compared_timeouts(events)
     if compared:
         shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
-    shown += _behind(events)
+    shown += _behind(events) or _left_behind(events)
+    shown += [] if compared else _differing_timeouts(events)
     if shown or failed:
         shown += _slowest_finished(events)
     shown += _silent(shown, num_ranks)
@@ -304,9 +318,11 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
     stuck = _first([event for event in timeouts if event.seq is not None] or timeouts)
     if stuck is None or num_ranks is None or explained:
         return []
-    alike = (stuck.code, stuck.seq, stuck.operation)
-    timed_out = {event.rank for event in timeouts if (event.code, event.seq, event.operation) == alike}
-    silent = tuple(rank for rank in range(num_ranks) if rank not in timed_out)
+    timed_out = {event.rank for event in timeouts if _call(event) == _call(stuck)}
+    reported = {event.rank for event in timeouts}
+    silent = tuple(rank for rank in range(num_ranks) if rank not in reported)
+    if not silent and timed_out != reported:
+        return []
     facts = {"num_waiting": len(timed_out), "num_ranks": num_ranks}
     if not silent:
         kind = ALL_TIMED_OUT if stuck.seq is None else ALL_WAITED
@@ -315,6 +331,12 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
         return []
     only = silent[0] if len(silent) == 1 else None
     return [replace(stuck, kind=SILENT, rank=only, host=None, pid=None, ranks=silent, facts=facts)]
+
+
+def _call(event: Event) -> tuple[str, int | None, str | None, int | None]:
+    """Return what identifies the operation in which a rank timed out."""
+    size = event.facts.get("numel_in") if event.operation in _SAME_SIZES else None
+    return event.code, event.seq, event.operation, size
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
@@ -361,10 +383,73 @@ def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
     found = []
     for (group, _, seq), by_rank in calls.items():
         in_group = [place for rank in by_rank for place in places[rank, seq]]
-        if len({event.operation for event in by_rank.values()}) > 1 and len({*in_group}) == len(in_group):
-            signatures = {rank: (event.operation or "?", "", "") for rank, event in by_rank.items()}
+        signatures = _signatures(by_rank)
+        if len(set(signatures.values())) > 1 and len({*in_group}) == len(in_group):
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
+
+
+def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]:
+    """Return for each rank (operation, size, "").
+
+    The size is empty if it is the same on all ranks, unknown, or need not be the same.
+    """
+    sizes = {
+        rank: str(event.facts["numel_in"])
+        for rank, event in by_rank.items()
+        if event.operation in _SAME_SIZES and event.facts.get("numel_in") is not None
+    }
+    if len({(by_rank[rank].operation, size) for rank, size in sizes.items()}) == len(
+        {by_rank[rank].operation for rank in sizes}
+    ):
+        sizes = {}
+    return {rank: (event.operation or "?", sizes.get(rank, ""), "") for rank, event in by_rank.items()}
+
+
+def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
+    """Return an event about ranks that timed out in different operations with one number, if no line names the group.
+
+    Torch before 2.3 does not name groups. The ranks may belong to different groups, so the event blames no rank.
+    """
+    grouped = {event.rank for event in events if event.group is not None}
+    calls: dict[int, dict[int, Event]] = {}
+    for event in events:
+        known = event.rank is not None and event.seq is not None and event.rank not in grouped
+        if event.kind is torch_watchdog.TIMED_OUT and known and event.operation not in (None, *_SENT):
+            calls.setdefault(event.seq or 0, {}).setdefault(event.rank or 0, event)
+    for seq, by_rank in sorted(calls.items()):
+        ranks_of: dict[tuple[str, str, str], list[int]] = {}
+        for rank, signature in sorted(_signatures(by_rank).items()):
+            ranks_of.setdefault(signature, []).append(rank)
+        if len(ranks_of) > 1:
+            first = by_rank[min(by_rank)]
+            facts = {"calls": crash_records.calls_text(ranks_of)}
+            return [
+                replace(first, kind=CALLS_DIFFER, rank=None, host=None, pid=None, operation=None, seq=seq, facts=facts)
+            ]
+    return []
+
+
+def _left_behind(events: Sequence[Event]) -> list[Event]:
+    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished."""
+    stuck: dict[int, int] = {}
+    completed: dict[int, int] = {}
+    for event in events:
+        if event.rank is None or event.group not in _WORLDS[1:] or event.facts.get("completed") is None:
+            continue
+        completed[event.rank] = max(event.facts["completed"], completed.get(event.rank, -1))
+        if event.kind is torch_watchdog.STATUS_AT and event.seq is not None:
+            stuck[event.rank] = min(event.seq, stuck.get(event.rank, event.seq))
+    least = min(stuck.values(), default=0)
+    ahead = [rank for rank, number in completed.items() if number >= least]
+    behind = tuple(sorted(rank for rank, seq in stuck.items() if seq == least and rank not in ahead))
+    if not ahead or not behind:
+        return []
+    at = [event for event in events if event.rank in behind and event.seq == least]
+    named = [event for event in at if event.kind is torch_watchdog.TIMED_OUT] or at
+    facts = {"num_ahead": len(ahead)}
+    only = behind[0] if len(behind) == 1 else None
+    return [replace(named[0], kind=LEFT_BEHIND, rank=only, ranks=behind, facts=facts)]
 
 
 def _timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:

@@ -103,6 +103,24 @@ ALL_WAITED = MessageKind(
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
 )
+CALLS_DIFFER = MessageKind(
+    "timed-out-calls-differ",
+    Role.WAITED,
+    "ranks timed out in different operations with the number {seq}: {calls}; either they call operations in a "
+    "different order or with different sizes, or they belong to different groups",
+    0.45,
+    "compare the dumps of all ranks: explain the folder that holds them",
+    "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
+LEFT_BEHIND = MessageKind(
+    "ranks-left-behind",
+    Role.WAITED,
+    "{who} did not finish operation {seq}< ({operation})>, which {num_ahead:n other rank} finished: a GPU or the "
+    "network hangs, or the ranks called different operations before",
+    0.5,
+    "compare the dumps of all ranks: explain the folder that holds them",
+    "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
 ALL_TIMED_OUT = MessageKind(
     "all-ranks-waited",
     Role.NETWORK,

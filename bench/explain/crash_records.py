@@ -106,6 +106,20 @@ def _signature(record: Record) -> tuple[str, str, str]:
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
 
 
+def calls_text(ranks_of: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
+    """Return which ranks called which operation: `ranks 0, 2 called A; rank 1 called B`.
+
+    `ranks_of`: for each (operation, sizes, types), the ranks that made this call.
+    """
+    texts = []
+    for signature, ranks in sorted(ranks_of.items(), key=lambda item: -len(item[1]))[:_MOST_CALLS]:
+        operation, sizes, dtypes = signature
+        named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        what = f"{operation}[{sizes}] {dtypes}".strip() if sizes else operation
+        texts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {named} called {what}")
+    return "; ".join(texts)
+
+
 def mismatch(
     report: Event, group: str | None, seq: int | None, signatures: Mapping[int, tuple[str, str, str]]
 ) -> Event:
@@ -118,12 +132,7 @@ def mismatch(
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):
         ranks_of.setdefault(signature, []).append(rank)
-    texts = []
-    for signature, ranks in sorted(ranks_of.items(), key=lambda item: -len(item[1]))[:_MOST_CALLS]:
-        operation, sizes, dtypes = signature
-        named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-        what = f"{operation}[{sizes}] {dtypes}".strip() if sizes else operation
-        texts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {named} called {what}")
+    texts = calls_text(ranks_of)
     most, second = Counter(signatures.values()).most_common(2)
     odd: tuple[int, ...] = ()
     if most[1] > second[1]:
@@ -138,7 +147,7 @@ def mismatch(
         operation=signatures[odd[0]][0] if odd else most[0][0],
         seq=seq,
         ranks=odd,
-        facts={"calls": "; ".join(texts)},
+        facts={"calls": texts},
     )
 
 

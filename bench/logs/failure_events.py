@@ -203,6 +203,7 @@ _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch
 _MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
+_TEST_LABEL = re.compile(r"^\s*(\d{1,6}): Test (?:command|timeout computed to be): ")  # printed by ctest before a test
 
 
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
@@ -278,6 +279,7 @@ class EventReader:
         self._seen: set[tuple[Any, ...]] = set()
         # a number before lines -> how often it occurred; a repeated number is a rank and not a line number
         self._labels: dict[int, int] = {}
+        self._tests: set[int] = set()  # a number that is that of a test; ctest prints it before each line of the test
         self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line occurred
         self._number = 1
         self._rest, self._end = "", ""
@@ -353,12 +355,16 @@ class EventReader:
     def _srun_label(self, raw: str) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
-        Line numbers have the same form, but a line number never occurs twice.
+        Line numbers have the same form, but a line number never occurs twice. ctest prints the number of a test.
         """
         found = _SRUN_LABEL.match(raw)
         if found is None:
             return None
         rank = int(found[1])
+        if _TEST_LABEL.match(raw):
+            self._tests.add(rank)
+        if rank in self._tests:
+            return None
         if rank in self._labels or len(self._labels) < _MOST_EVENTS:
             self._labels[rank] = self._labels.get(rank, 0) + 1
         return rank if self._labels.get(rank, 0) > 1 else None

@@ -33,6 +33,13 @@ FALLEN = (
     "                              NVRM: (PCI ID: 10de:2330) installed in this system has\n"
     "                              NVRM: fallen off the bus and is not responding to commands.\n"
 )
+NO_INIT = (
+    "It looks like MPI_INIT failed for some reason; your parallel process is\nlikely to abort.\n\n"
+    '  ompi_mpi_init: ompi_rte_init failed\n  --> Returned "Error" (-1) instead of "Success" (0)\n'
+)
+NO_NODE = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 2 no.\n"
+OPEN_MPI = "[{host}:{pid}] *** An error occurred in MPI_Recv\n[{host}:{pid}] *** reported by process [{job},{rank}]\n"
+TOO_LONG = "[{host}:{pid}] *** MPI_ERR_TRUNCATE: message truncated\n[{host}:{pid}] *** MPI_ERRORS_ARE_FATAL (x,\n"
 CRAY = (
     "MPICH ERROR [Rank 5] [job id 1.0] [Tue Mar 21 02:07:08 2026] [node5] - Abort(1) (rank 5 in comm 0): Fatal error "
     "in PMPI_Allreduce: Other MPI error, error stack:\n"
@@ -93,6 +100,53 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     CRAY + POLL.format("PTLTE_NOT_FOUND"): ("ofi-failed", None, None),
     CRAY + POLL.format("CANCELED"): ("ofi-cancelled", None, None),
     CRAY.replace("Other MPI error", "Invalid count"): ("mpi-error", 5, "node5"),
+    CRAY + "(9): message sizes do not match across processes in the collective routine: Received 4 but expected 8\n": (
+        "mpi-error",
+        None,
+        None,
+    ),
+    "Rank 5 [Tue Mar 21 02:07:08 2026] [c0-0c0s5n1] Fatal error in PMPI_Waitall: Message truncated, error stack:\n": (
+        "mpi-error",
+        5,
+        "c0-0c0s5n1",
+    ),
+    "Fatal error in MPI_Send: Invalid rank, error\nInvalid rank has value 1 but must be nonnegative "
+    "and less than 1\n": ("mpi-alone", None, None),
+    "Fatal error in MPI_Send: Invalid rank, error\nInvalid rank has value 9 but must be nonnegative "
+    "and less than 8\n": ("mpi-error", None, None),
+    # Open MPI: the lines of two processes may be mixed
+    OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n2:8] *** An error occurred in MPI_Send\n"
+    "[n2:8] *** reported by process [65537,4]\n" + TOO_LONG.format(host="n1", pid=7): ("mpi-error", 3, "n1"),
+    OPEN_MPI.format(host="n1", pid="00000", job=65537, rank=3) + "[n1:00000] *** Unknown error\n": (
+        "mpi-error-unnamed",
+        3,
+        "n1",
+    ),
+    OPEN_MPI.format(host="n1", pid=7, job=65538, rank=3): ("mpi-error-unnamed", None, "n1"),  # of MPI_Comm_spawn
+    OPEN_MPI.format(host="n1", pid=7, job=140733606985729, rank=140256452018176): ("mpi-error-unnamed", None, "n1"),
+    OPEN_MPI.replace("MPI_Recv", "Socket closed").format(host="n1", pid=7, job=65537, rank=3)
+    + "[n1:7] *** Unknown error\nsrun: error: node7: task 2: Exited with exit code 3\n": ("exited", 2, "node7"),
+    "*** An error occurred in MPI_Init\n*** on a NULL communicator\n*** MPI_ERRORS_ARE_FATAL (x,\n": (
+        "mpi-error-unnamed",
+        None,
+        None,
+    ),
+    NO_INIT: ("mpi-error-unnamed", None, None),
+    "[proxy:0:0@n1] HYDU_create_process (launch.c:7): execvp error on file ./a (Permission denied)\n": (
+        "not-started",
+        None,
+        "n1",
+    ),
+    "slurmstepd: error: execve(): a.sh: No such file or directory\nsrun: error: n1: task 0: Exited with exit code 2": (
+        "not-started",
+        0,
+        "n1",
+    ),
+    OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + "[n1:7] *** MPI_ERR_OTHER: known error not in list\n": (
+        "mpi-error-unnamed",
+        3,
+        "n1",
+    ),
     "Assertion failed in file src/mpid/init.c at line 72: in_use == 0\n": ("mpi-assertion", None, None),
     "[node1:12:0:12] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)\n"
     "[node1:00012] Signal: Aborted (6)\n": ("ucx-retry-exceeded", None, "node1"),
@@ -111,6 +165,26 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     ),
     "4m Warning Evicted pod/worker-0 The node was low on resource: memory. Container c was using 5Ki\n": (
         "pod-evicted",
+        None,
+        None,
+    ),
+    'level=info msg="Pod: ns.job-worker-0 exited with code 1" job=ns.job\n': ("exited", None, "job-worker-0"),
+    'Successfully assigned x/a to n1\nSuccessfully pulled image "b:1" in 1s\n'
+    'Warning Failed Failed to pull image "a:1": rpc error: x\n': ("image-not-pulled", None, None),
+    "4m Warning FailedScheduling pod/a " + NO_NODE: ("pod-not-scheduled", None, None),
+    "Warning FailedScheduling 7s default-scheduler " + NO_NODE: ("pod-not-scheduled", None, None),
+    "4m Normal Scheduled pod/b Successfully assigned x/b to n1\n4m Warning FailedScheduling pod/a " + NO_NODE: (
+        "pod-not-scheduled",
+        None,
+        None,
+    ),
+    "Warning FailedScheduling default-scheduler 0/3 nodes are unavailable: 3 Insufficient nvidia.com/gpu.\n": (
+        "pod-not-scheduled",
+        None,
+        None,
+    ),
+    "Warning FailedScheduling default-scheduler no nodes available to schedule pods\n": (
+        "pod-not-scheduled",
         None,
         None,
     ),
@@ -291,7 +365,47 @@ def test_different_operations_with_one_number_in_one_group_are_a_mismatch() -> N
         other = crash_in(log(groups))
         assert other is not None and other.first.code == "collective-timeout"
     unnamed = crash_in(log(("1", "1")).replace("[PG 1 Rank", "[Rank"))
-    assert unnamed is not None and unnamed.first.code == "collective-timeout"
+    assert unnamed is not None and (unnamed.first.code, unnamed.first.rank) == ("timed-out-calls-differ", None)
+    assert "or they belong to different groups" in unnamed.reasons[0].what
+
+
+def test_different_sizes_with_one_number_are_a_mismatch_where_all_ranks_give_one_size() -> None:
+    def log(operation: str, group: str = "0 (default_pg)") -> str:
+        lines = [TIMEOUT.format(rank=rank, operation=operation) for rank in (0, 1)]
+        lines[1] = lines[1].replace("NumelIn=4, NumelOut=4", "NumelIn=7, NumelOut=7")
+        return "".join(lines) + "".join(AT_WORK.format(rank=rank, group=group) for rank in (0, 1) if group)
+
+    for operation in ("ALLREDUCE", "_ALLGATHER_BASE"):
+        crash = crash_in(log(operation))
+        assert crash is not None and (crash.first.code, crash.first.rank) == ("recorded-mismatch", None)
+        assert "[4]" in crash.first.facts["calls"] and "[7]" in crash.first.facts["calls"]
+        unnamed = crash_in(log(operation, ""))
+        assert unnamed is not None and unnamed.first.code == "timed-out-calls-differ"
+        assert "all-ranks-inside" not in [reason.code for reason in unnamed.reasons]
+    uneven = crash_in(log("ALLTOALL_BASE"))
+    assert uneven is not None and uneven.first.code == "collective-timeout"
+
+
+def test_a_rank_that_others_left_behind_is_not_said_to_wait_for_them() -> None:
+    status = (
+        "[rank{0}]:[E1 x.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Exception (either an error or timeout) "
+        "detected by watchdog at work: {1}, last enqueued NCCL work: 128, last completed NCCL work: {2}.\n"
+    )
+    late = TIMEOUT.format(rank=0, operation="ALLREDUCE")
+    stuck = int(late.split("SeqNum=")[1].split(",")[0])
+    crash = crash_in(late + status.format(0, stuck, stuck - 1) + status.format(1, stuck + 4, stuck + 3))
+    assert crash is not None and (crash.first.code, crash.first.rank) == ("ranks-left-behind", 0)
+    even = crash_in(late + status.format(0, stuck, stuck - 1) + status.format(1, stuck, stuck - 1))
+    assert even is not None and even.first.code == "collective-timeout"
+
+
+def test_a_job_that_joined_the_store_of_its_earlier_start_lacks_no_rank() -> None:
+    text = (
+        "Timed out initializing process group in store based barrier on rank: 0 (world_size={}, worker_count=16, t)\n"
+    )
+    crowded, small = crash_in(text.format(8)), crash_in(text.format(17))
+    assert crowded is not None and "earlier start" in crowded.reasons[0].what
+    assert small is not None and "only 16 of 17" in small.reasons[0].what
 
 
 def test_the_size_of_a_subgroup_is_not_the_number_of_ranks() -> None:
@@ -313,6 +427,12 @@ REFUSED = (
     "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 97 - Address family"
 )
 NEXT_RUN = "step 1 of the next run\n" * 500
+UCX_ERROR = "[1530549338.253029] [node1:12:0]   x.c:966  UCX  ERROR {}\n"
+SEGFAULT = "[node1:12:0:12] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)\n"
+NOT_AT_BARRIER = (
+    "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: b. Timed out task names:\n"
+    "/job:jax_worker/replica:0/task:3\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -335,14 +455,31 @@ NEXT_RUN = "step 1 of the next run\n" * 500
         ("Pod ephemeral local storage usage exceeds the total limit of containers 8Gi. \n", "pod-evicted"),
         ("Preempted by a pod on node node7\n", "pod-evicted"),
         ("The node had condition: [DiskPressure]. \n", "pod-evicted"),
+        ("4m Warning FailedScheduling pod/a " + NO_NODE + "[rank0]: KeyError: 'a'\n", "python-error"),
         ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
         ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
+        (UCX_ERROR.format("failed to create qp: Invalid argument") + SEGFAULT, "ucx-setup-failed"),
+        (UCX_ERROR.format("no usable transports/devices (asked dc_x)") + SEGFAULT, "crashed"),
+        ("[/x/gloo/transport/tcp/pair.cc:7] connect [127.0.1.1]:4: Connection refused\nAborted\n", "cannot-connect"),
+        ("mtl_ofi.h:101: Error returned from fi_cq_read: Input/output error(-5).\nAborted\n", "ofi-failed"),
+        ("Received Signals.SIGHUP death signal, shutting down workers\nKilled\n", "step-cancelled"),
+        (NOT_AT_BARRIER, "missing-at-barrier"),
     ],
 )
 def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
     crash = crash_in(log)
     assert crash is not None and crash.first.code == wanted
+
+
+def test_open_mpis_error_names_the_call_and_the_reason() -> None:
+    crash = crash_in(OPEN_MPI.format(host="n1", pid=7, job=65537, rank=3) + TOO_LONG.format(host="n1", pid=7))
+    assert crash is not None
+    assert crash.first.facts["error"] == "MPI_Recv: MPI_ERR_TRUNCATE: message truncated"
+    assert "another size" in crash.reasons[0].what
+    crash = crash_in(NO_INIT)
+    assert crash is not None
+    assert crash.first.facts["error"] == 'MPI_INIT: ompi_mpi_init: ompi_rte_init failed: "Error" (-1)'
 
 
 @pytest.mark.parametrize(
@@ -352,9 +489,17 @@ def test_a_failure_is_not_taken_for_a_warning(log: str, wanted: str) -> None:
         WARN + "NET/IB : Got async event : SRQ limit reached\n",
         WARN + "NET/IB : mlx5_0:1 Got async event : last WQE reached\n",
         "5m  Normal  NodeNotReady  node/n1  Node n1 status is now: NodeNotReady\n",
+        'level=info msg="Pod: ns.job-worker-0 exited with code 0" job=ns.job\n',
+        'Failed to pull image "a:1": rpc error: x\nSuccessfully pulled image "a:1" in 1s\n',
+        "4m Warning FailedScheduling pod/a " + NO_NODE + "1m Normal Scheduled pod/a Successfully assigned x/a to n1\n",
+        "Normal Scheduled 1m default-scheduler Successfully assigned x/a to n1\nWarning FailedScheduling 4m " + NO_NODE,
         "command terminated with exit code 1\n",
         "RuntimeError: CUDA error: driver shutting down\n",
         "nNodes 2 nranks 16\n",
+        UCX_ERROR.format("no usable transports/devices (asked dc_x)"),
+        "ssh: Could not resolve hostname node7: Name or service not known\n",
+        "I x.cc:1] BaseCollectiveExecutor::StartAbort OUT_OF_RANGE: End of sequence\n",
+        "I x.cc:1] BaseCollectiveExecutor::StartAbort CANCELLED: RPC Request was cancelled\n",
     ],
 )
 def test_a_usual_message_is_no_failure(log: str) -> None:

@@ -102,6 +102,20 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
         "connection-closed",
         {"host": "node1"},
     ),
+    WARN + "Mismatched collective detected, please check your collective calls at and around rank 5. You can use": (
+        "collective-mismatch",
+        {"rank": None, "near_rank": "5"},
+    ),
+    WARN
+    + "NET/OFI Request 0x7f00 completed with error. RC: 107. Error: unknown error. Completed length: 0, Request: {": (
+        "ofi-failed",
+        {"status": "107", "error": "unknown error"},
+    ),
+    WARN
+    + "NET/OFI Request 0x7f00 seq 4 completed with error. RC: 113. Error: 2 (UNDELIVERABLE). Completed length: 0": (
+        "ofi-failed",
+        {"status": "113", "error": "2 (UNDELIVERABLE)"},
+    ),
     # torch's watchdog, 1.8 to 2.13
     "[E ProcessGroupNCCL.cpp:566] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
     "Timeout(ms)=1800000) ran for 1808499 milliseconds before timing out.": (
@@ -163,6 +177,12 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
         "store-unreachable",
         {"peer": "node1, 29500"},
     ),
+    "[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (node1, 29500).": (
+        "store-unreachable",
+        {"peer": "node1, 29500"},
+    ),
+    "DistStoreError: Timed out initializing process group in store based barrier on rank: 0, for key: k:1 "
+    "(world_size=4, num_workers_joined=8, timeout=0:30:00)": ("store-barrier-timeout", {"num_joined": 8}),
     # errors of NCCL and CUDA in programs
     "[rank1]: torch.distributed.DistBackendError: NCCL error in: /x/NCCLUtils.hpp:268, remote process exited or there "
     "was a network error, NCCL version 2.20.5": ("rank-lost", {"rank": 1}),
@@ -176,6 +196,11 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "RuntimeError: CUDA error: an illegal memory access was encountered": ("kernel-fault", {}),
     "RuntimeError: CUDA error: uncorrectable ECC error encountered": ("gpu-broken", {}),
+    "Memory access fault by GPU node-2 (Agent handle: 0x56) on address 0x7f89. Reason: Page not present.": (
+        "kernel-fault",
+        {"error": "Memory access fault by GPU node-2"},
+    ),
+    "Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation": ("kernel-fault", {}),
     "[rank2]: ValueError: bad batch": ("python-error", {"rank": 2, "error": "ValueError", "message": "bad batch"}),
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15": ("terminated", {}),
     # Gloo
@@ -184,6 +209,62 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "RuntimeError: [/x/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.2]:16593": (
         "connection-closed",
         {},
+    ),
+    "RuntimeError: [/x/gloo/transport/tcp/pair.cc:799] connect [10.0.0.2]:13195: Connection refused": (
+        "cannot-connect",
+        {"peer": "10.0.0.2", "error": "Connection refused"},
+    ),
+    "  what():  [/x/gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:4321: Connection refused": (
+        "cannot-connect",
+        {"peer": "127.0.1.1"},
+    ),
+    # Horovod
+    "AbortedError: Horovod has been shut down. This has been caused by an exception on one of the rank or an attempt": (
+        "horovod-stopped",
+        {},
+    ),
+    # UCX, libfabric and MPI
+    "[node1:12] pml_ucx.c:296 Error: ucp_ep_create(proc=7) failed: Input/output error": ("ucx-setup-failed", {}),
+    "[1530549338.253029] [node1:12:0]   rc_iface.c:966  UCX  ERROR failed to create qp: Invalid argument": (
+        "ucx-setup-failed",
+        {"error": "failed to create qp: Invalid argument"},
+    ),
+    "[1530549338.253029] [node1:12:0]   ucp_context.c:1345 UCX  ERROR no usable transports/devices (asked dc_x)": (
+        "ucx-error",
+        {},
+    ),
+    "MPIDI_UCX_init_local(219):  ucx function returned with failed status(ucx_init.c 219 MPIDI_UCX_init_local No such "
+    "device)": ("ucx-failed", {"error": "No such device"}),
+    "find_provider(170).........: OFI fi_getinfo() failure": ("ofi-failed", {"call": "fi_getinfo"}),
+    "mtl_ofi.h:101: Error returned from fi_cq_readerr: Resource temporarily unavailable(-11).": (
+        "ofi-failed",
+        {"call": "fi_cq_readerr"},
+    ),
+    "Unable to write to EQ: Missing or unavailable event queue. err: Input/output error (5) prov_errno: Unknown error "
+    "-12 (-12) prov/efa/src/rxr/rxr.h:1343": ("ofi-failed", {"error": "Input/output error"}),
+    "EFA internal error: (4102) Connection reset": ("ofi-failed", {"error": "Connection reset"}),
+    "Abort(204069007): Fatal error in internal_Init_thread: Other MPI error, error stack:": ("mpi-error-unnamed", {}),
+    # the coordination service of JAX and TensorFlow
+    "Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that the remote task has failed, got": (
+        "heartbeats-stopped",
+        {"ranks": (3,)},
+    ),
+    "F0321 02:07:08.4 9 client.h:77] Terminating process because the JAX distributed service detected fatal errors": (
+        "coordination-stopped",
+        {},
+    ),
+    "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died/restarted": (
+        "coordinator-lost",
+        {},
+    ),
+    "E x/client.cc:96] Coordination service agent in error status: DEADLINE_EXCEEDED: Deadline Exceeded": (
+        "coordination-error",
+        {"error": "DEADLINE_EXCEEDED: Deadline Exceeded"},
+    ),
+    "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Socket closed": ("collectives-aborted", {}),
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:1:": (
+        "task-unreachable",
+        {"peer": "/job:worker/replica:0/task:1"},
     ),
     # the kernel
     "Mar 21 02:07:08 node7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off "
@@ -218,6 +299,35 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
         {"rank": 3, "pid": 4711, "host": "node7"},
     ),
     "=   RANK 2 PID 4711 RUNNING AT node7\n=   KILLED BY SIGNAL: 9 (Killed)": ("killed", {"rank": 2, "host": "node7"}),
+    "=   EXIT CODE: 9": ("killed", {"signal": 9}),
+    "=   EXIT CODE: 256": ("exited", {"exit_code": 1}),
+    "W torch/distributed/elastic/multiprocessing/api.py:900] Sending process 12 closing signal SIGHUP": (
+        "step-cancelled",
+        {"signal": 1},
+    ),
+    "x.SignalException: Process 12 got signal: 1": ("step-cancelled", {"signal": 1}),
+    "x.SignalException: Process 12 got signal: 2": ("interrupted", {"signal": 2}),
+    "ORTE was unable to reliably start one or more daemons.": ("remote-start-failed", {}),
+    "prterun was unable to reliably start one or more daemons.": ("remote-start-failed", {}),
+    "An ORTE daemon has unexpectedly failed after launch and before": ("remote-start-failed", {}),
+    "[mpiexec@head] check_exit_codes (x.c:117): unable to run bstrap_proxy on node7 (pid 12, exit code 65280)": (
+        "remote-start-failed",
+        {"host": "node7", "exit_code": 255},
+    ),
+    "[mpiexec@head] Error: Unable to run bstrap_proxy on node7 (pid 12, exit code 32512)": (
+        "remote-start-failed",
+        {"host": "node7", "exit_code": 127},
+    ),
+    "[proxy:0:1@node7] main (pm/pmiserv/pmip.c:183): unable to connect to server head at port 395 (check for "
+    "firewalls!)": ("remote-start-failed", {"host": "node7"}),
+    "RuntimeError: Using hostfile at /h but host=node7 was not reachable via ssh. If you are running with a": (
+        "remote-start-failed",
+        {"host": "node7"},
+    ),
+    "*** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f64) from PID 8; stack trace: ***": (
+        "crashed",
+        {"pid": 4711, "signal": 11},
+    ),
     "job.sh: line 3:  4711 Killed                  python train.py": ("killed", {"pid": 4711}),
     "[node7:04711:0:4711] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)": (
         "crashed",
@@ -292,6 +402,59 @@ def test_a_launchers_label_names_the_rank_but_the_number_of_a_line_does_not() ->
     numbered = "17: Traceback (most recent call last):\n18: ValueError: bad\n"
     assert [event.rank for event in read(numbered)] == [None]
     assert [event.rank for event in read("[1,5]<stderr>:ValueError: bad\n")] == [5]
+
+
+def test_the_number_of_a_test_of_ctest_is_no_rank() -> None:
+    log = "{0}: Test command: /usr/bin/srun program\n{0}: Test timeout computed to be: 9\n{0}: ValueError: bad\n"
+    assert [event.rank for event in read(log.format(3))] == [None]
+    assert [event.rank for event in read(log.replace("Test ", "").format(3))] == [3]
+
+
+def test_an_error_of_ssh_is_a_failure_only_if_the_launcher_gave_up() -> None:
+    refused = (
+        ("ssh: Could not resolve hostname node7: Name or service not known", "node7"),
+        ("ssh: connect to host node7 port 22: Connection refused", "node7"),
+        ("user@node7: Permission denied (publickey,password).", "node7"),
+        ("Host key verification failed.", None),
+        ("kex_exchange_identification: Connection closed by remote host", None),
+        ("bash: line 1: orted: command not found", None),
+        ("[proxy:0:1@node7] HYDU_sock_connect (sock.c:113): unable to get host address for head", "node7"),
+        (
+            '[proxy:0:1@node7] HYDU_sock_connect (sock.c:145): unable to connect from "node7" to "head" (refused)',
+            "node7",
+        ),
+    )
+    gave_up = (
+        "ORTE was unable to reliably start one or more daemons.",
+        "pdsh@head: node7: ssh exited with exit code 255",
+        "subprocess.CalledProcessError: Command '['ssh node7 hostname -I']' returned non-zero exit status 255.",
+        "[proxy:0:1@node7] main (pmip.c:183): unable to connect to server head at port 395 (check for firewalls!)",
+    )
+    for line, host in refused:
+        assert read(f"{line}\nstep 1\n") == ()
+        for report in gave_up:
+            [event] = read(f"{line}\n{report}\n")
+            assert (event.code, event.host, event.line) == ("remote-start-failed", host, 1)
+        [event] = read(f"ssh not successful for host node7:\n{line}\n")
+        assert event.code == "remote-start-failed"
+    assert read("node7: ssh exited with exit code 1\n") == ()
+
+
+def test_a_message_of_the_coordination_service_lists_tasks_on_the_lines_below() -> None:
+    names = "".join(f"/job:jax_worker/replica:0/task:{task}\n" for task in (6, 1))
+    old = "x.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: Connect. Timed out task names:\n"
+    new = (
+        "x.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait::0. This usually happens\n"
+        "# of tasks that reached the barrier: 6/8.\n"
+        "The first task at the barrier: /job:jax_worker/replica:0/task:0. Some timed out task names:\n"
+    )
+    silent = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n"
+    for begin, code in ((old, "missing-at-barrier"), (new, "missing-at-barrier"), (silent, "heartbeats-stopped")):
+        for end in ("The tasks have crashed.\n", "", "\nRPC: /x\n"):
+            events = [event for event in read(begin + names + end) if event.role == Role.ABSENT]
+            assert [(event.code, event.ranks, event.line) for event in events] == [(code, (1, 6), 1)]
+    [event] = [event for event in read(new.splitlines()[0]) if event.role == Role.ABSENT]
+    assert (event.code, event.ranks) == ("missing-at-barrier", ())
 
 
 def test_the_words_behind_last_error_are_a_warning_of_nccl() -> None:

@@ -1,6 +1,11 @@
-"""Explain the signals and exit codes of processes, which every launcher prints."""
+"""Explain signals, exit codes and losses that several programs report.
+
+A reader may replace the texts by those of its program.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from bench.logs.failure_events import MessageKind, Role
 
@@ -76,9 +81,57 @@ AGENT_ENDED = MessageKind(
     "look at what ended the job: the scheduler's record, the terminal, and the logs of the job's other programs",
     "sacct -j JOB -o State,Reason,ExitCode,Comment",
 )
-STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED)  # the processes that end later did not cause the failure
+HUNG_UP = MessageKind(
+    STEP_ENDED.code,
+    Role.WAITED,
+    "torchrun got a hangup signal (SIGHUP): its terminal or its SSH session closed",
+    0.4,
+    "start the job in tmux or as a batch job; nohup is not enough, because torchrun handles SIGHUP itself",
+    "tmux new -s train",
+)
+HOST_MEMORY = MessageKind(
+    "host-out-of-memory",
+    Role.CAUSE,
+    "a process used more host memory than its limit, so the kernel ended it",
+    0.95,
+    "give the job more memory, or lower the number of data-loader workers",
+    "sacct -j JOB -o MaxRSS,ReqMem",
+)
+NODE_LOST = MessageKind(
+    "node-lost",
+    Role.NETWORK,
+    "the launcher lost its daemon on a node<, {host}>: the node went down or the network failed",
+    0.85,
+    "check that the node is up, and its kernel log",
+    "ping NODE; ssh NODE dmesg -T | tail",
+)
+STORE_UNREACHABLE = MessageKind(
+    "store-unreachable",
+    Role.NETWORK,
+    "the store of rank 0 at {peer} cannot be reached",
+    0.8,
+    "check MASTER_ADDR, the port and the firewall between the nodes",
+    "nc -vz MASTER_ADDR MASTER_PORT",
+)
+WORKER_DIED = MessageKind(
+    "worker-died",
+    Role.PEER,
+    "a worker process of Ray ended, and Ray does not know why",
+    0.35,
+    "read the worker's own output, and check whether the kernel ended it for lack of memory",
+    "ls /tmp/ray/session_latest/logs/worker-*; dmesg -T | grep -iE 'killed process|out of memory'",
+)
+WORKER_LOST = replace(
+    WORKER_DIED,
+    code="worker-lost",
+    what="a worker process of Ray ended, and the driver does not know why",
+    weight=0.4,
+)
+STOPS = (TIME_LIMIT, INTERRUPTED, CANCELLED, HUNG_UP)  # the processes that end later did not cause the failure
 
 _NAMES = {
+    "SIGHUP": 1,
+    "Hangup": 1,
     "SIGKILL": 9,
     "Killed": 9,
     "SIGSEGV": 11,

@@ -14,6 +14,29 @@ TIMED_OUT = MessageKind(
     "find the missing rank by its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
 )
+_LOOPBACK = MessageKind(
+    "cannot-connect",
+    Role.NETWORK,
+    "a rank tried to reach another rank at the loopback address {peer}<: {error}>: the other rank's host name maps to "
+    "this address",
+    0.75,
+    "name the interface that the nodes share, or correct the host name's address in /etc/hosts on every node",
+    "GLOO_SOCKET_IFNAME=eth0; getent hosts $(hostname)",
+)
+_REFUSED = MessageKind(
+    "cannot-connect",
+    Role.NETWORK,
+    "no connection to another rank<, {peer}><: {error}>",
+    0.6,
+    "check the route and firewall between the nodes",
+)
+_CLOSED = MessageKind(
+    "connection-closed",
+    Role.PEER,
+    "the peer process closed the connection: it ended earlier",
+    0.35,
+    "look for the rank that ended first; its own output has the reason",
+)
 _SIGNS = (
     (
         r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
@@ -31,23 +54,11 @@ _SIGNS = (
     (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
     (
         r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)",
-        MessageKind(
-            "connection-closed",
-            Role.PEER,
-            "the peer process closed the connection: it ended earlier",
-            0.35,
-            "look for the rank that ended first; its own output has the reason",
-        ),
+        _CLOSED,
     ),
     (
         r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)",
-        MessageKind(
-            "connection-closed",
-            Role.PEER,
-            "the peer process closed the connection: it ended earlier",
-            0.35,
-            "look for the rank that ended first; its own output has the reason",
-        ),
+        _CLOSED,
     ),
     (
         r"Gloo connectFullMesh failed with (?P<error>.*)",
@@ -73,6 +84,9 @@ _SIGNS = (
             "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
         ),
     ),
+    (r"\bconnect \[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+): (?P<error>.*)", _LOOPBACK),
+    (r"\bconnect \[(?P<peer>[\w.:%]{2,60})\]:(?P<port>\d+): (?P<error>.*)", _REFUSED),
+    (r"SO_ERROR: (?P<error>.*?), remote=\[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+)", _LOOPBACK),
     (
         r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))",
         MessageKind(

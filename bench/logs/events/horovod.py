@@ -19,7 +19,7 @@ _STALLED = MessageKind(
 _SIGNS = (
     (r"(?<![\w./-])(?P<operation>[\w./-]{1,200}) \[missing ranks: (?P<ranks>\d[\d, ]*)\]", _STALLED),
     (
-        r"Horovod has been shut down\. This was caused by an exception on one of the ranks",
+        r"Horovod has been shut down\. This (?:was|has been) caused by an exception on one of the ranks?\b",
         MessageKind(
             "horovod-stopped",
             Role.PEER,

@@ -24,6 +24,21 @@ MPI_ERROR = MessageKind(
     0.8,
     "correct this call; the error message names its arguments",
 )
+_MPI_ALONE = MessageKind(
+    "mpi-alone",
+    Role.CAUSE,
+    "a process is the only one of its communicator: {error}. If the communicator is MPI_COMM_WORLD, an mpirun or srun "
+    "of another MPI started the job",
+    0.85,
+    "start the job with the mpirun of the MPI that the program is linked with",
+    "ldd PROGRAM | grep mpi; which mpirun",
+)
+_MPI_SIZES = replace(
+    MPI_ERROR,
+    what="a rank received an MPI message of another size than its call expects: the ranks' calls differ in size, "
+    "type or order<: {error}>",
+    step="compare the count, the type, the tag and the order of this call between the ranks",
+)
 MPI_UNNAMED = MessageKind(
     "mpi-error-unnamed",
     Role.NETWORK,
@@ -38,28 +53,22 @@ MPI_ASSERTION = MessageKind(
     0.75,
     "search the MPI library's issues for this assertion, and try another version",
 )
-NODE_LOST = MessageKind(
-    "node-lost",
-    Role.NETWORK,
-    "the launcher lost its daemon on a node<, {host}>: the node went down or the network failed",
-    0.85,
-    "check that the node is up, and its kernel log",
-    "ping NODE; ssh NODE dmesg -T | tail",
-)
-HOST_MEMORY = MessageKind(
-    "host-out-of-memory",
-    Role.CAUSE,
-    "a process used more host memory than its limit, so the kernel ended it",
-    0.95,
-    "give the job more memory, or lower the number of data-loader workers",
-    "sacct -j JOB -o MaxRSS,ReqMem",
-)
 NOT_STARTED = MessageKind(
     "not-started",
     Role.CAUSE,
     "the launcher could not start the job: {error}",
     0.95,
     "correct the launcher's options",
+)
+_OTHER_SIZE = re.compile(r"[Mm]essage truncated|[Mm]essage sizes do not match")
+# Cray MPICH names the rank and the node before an error.
+_CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host>[\w.-]{1,253})\] )?"
+_NO_PROGRAM = replace(
+    NOT_STARTED,
+    what="a node could not start the program: {error}",
+    weight=0.7,  # it may be a helper, and the training goes on
+    step="check that every node has this file, that it may be executed, and that its interpreter is there",
+    command="srun ls -l FILE",
 )
 _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
@@ -75,20 +84,21 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
-    (r"Fatal error in (?P<error>P?MPI_\w+.*Other MPI error.*)", MPI_UNNAMED),
-    (r"Fatal error in (?P<error>P?MPI_\w+.*)", MPI_ERROR),
+    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
+    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (r"(?P<error>Invalid rank has value \d+ but must be nonnegative and less than 1\b)", _MPI_ALONE),
+    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_ERROR),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
-    (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
     (
         r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
         r"|(?:srun|salloc|sbatch): error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
-        NODE_LOST,
+        _ends.NODE_LOST,
     ),
     (
         r"oom[_-]kill(?:er)? event|(?<!: )Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
         r"\((?P<program>[^)]*)\)",
-        HOST_MEMORY,
+        _ends.HOST_MEMORY,
     ),
     (r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s", _ends.TIME_LIMIT),
     (
@@ -104,6 +114,11 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
         r"srun: error: (?P<error_2>Task launch for \S+ failed on node (?P<host>[\w.-]+).*)",
         NOT_STARTED,
     ),
+    (
+        r"(?:\[proxy:\d+:\d+@(?P<host>[\w.-]{1,253})\].{0,200}?)?(?P<error>execvp error on file .*)"
+        r"|slurmstepd: error: (?P<error_2>execve\(\): .*)",
+        _NO_PROGRAM,
+    ),
 )
 # Patterns for messages that a process ended. srun may name several ranks. `signal_name` is used if the number is
 # missing.
@@ -118,13 +133,16 @@ _ENDS = (
     r"(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
+    r"\bPod: [\w-]{1,63}\.(?P<host>[\w.-]{1,253}) exited with code (?P<exit_code>\d+)",  # Kubeflow's operator
     r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
     r"(?P<signal>\d+)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
+    r"^=\s{2,}EXIT CODE: (?P<exit_code>\d+)",  # older Hydra names no process
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: [^(]*\((?P<signal>\d+)\)",
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] Caught signal (?P<signal>\d+)",
+    r"\*\*\* (?P<signal_name>SIG[A-Z]+) \(@0x[0-9a-f]+\) received by PID (?P<pid>\d+)",  # glog
     r"Program received signal (?P<signal_name>SIG[A-Z]+)",
     r"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<exit_code>-?\d+)",  # DeepSpeed does not name the rank
     r"command terminated with exit code (?P<exit_code>\d+)",
@@ -153,6 +171,10 @@ class LauncherReports(EventFormat):
         "MPI_Abort",
         "MPI_ABORT",
         "Fatal error in",
+        "essage sizes do not match",
+        "Invalid rank has value",
+        "execvp error on file",
+        "execve(): ",
         "Assertion failed in",
         "Sending Ctrl-C",
         "sending Ctrl-C",
@@ -188,6 +210,7 @@ class LauncherReports(EventFormat):
         "terminated with signal",
         "exitCode:",
         "RUNNING AT",
+        "EXIT CODE: ",
         "Signal: ",
         "Caught signal",
         "Killed",
@@ -224,7 +247,8 @@ class LauncherReports(EventFormat):
         for pattern, kind in _LINE_PATTERNS:
             found = pattern.search(line.text)
             if found is not None:
-                yield event_of(kind, line, found)
+                error = found.groupdict().get("error")
+                yield event_of(mpi_kind(error) if kind is MPI_ERROR and error else kind, line, found)
                 return
         yield from _ends_of(line, line.text)
 
@@ -242,6 +266,13 @@ class LauncherReports(EventFormat):
 FORMAT = LauncherReports
 
 
+def mpi_kind(error: str, unnamed: re.Pattern[str] | None = None) -> MessageKind:
+    """Return the kind of an error of MPI. `unnamed` matches errors that state no reason."""
+    if unnamed is not None and unnamed.search(error):
+        return MPI_UNNAMED
+    return _MPI_SIZES if _OTHER_SIZE.search(error) else MPI_ERROR
+
+
 def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
     for pattern in _END_PATTERNS:
         found = pattern.search(text)
@@ -251,6 +282,8 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         name = (groups.get("signal_name") or "").strip()
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
+        if code is not None and "EXIT CODE: " in text and signal is None:
+            signal, code = _of_hydra(code)
         kind = _kind_of(name, signal, code, text)
         if _PROBE.search(text) and kind is _ends.EXITED:
             kind = replace(kind, advisory=True)
@@ -272,9 +305,20 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         return
 
 
+def _of_hydra(code: int) -> tuple[int | None, int | None]:
+    """Return the signal and the exit code of Hydra's "EXIT CODE".
+
+    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9 or 11, so these are
+    signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
+    """
+    if code in (9, 11):
+        return code, None
+    return None, code >> 8 if code >= 256 and code % 256 == 0 else code
+
+
 def _kind_of(name: str, signal: int | None, code: int | None, text: str) -> MessageKind:
     if name == "Out Of Memory":
-        return HOST_MEMORY
+        return _ends.HOST_MEMORY
     if signal is not None:
         return _ends.by_signal(signal)
     if code is not None:

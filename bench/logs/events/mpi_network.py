@@ -11,6 +11,30 @@ _UCX = (
     r"|\[[\d.]+\] \[(?P<host_2>[\w.-]+):(?P<pid_2>\d{1,10}):\d{1,10}\])"
 )
 _PORTS = "ibstat; ibqueryerrors; ib_write_bw (server on one host, client with its name on the other)"
+_NO_PROVIDER = MessageKind(
+    "ofi-failed",
+    Role.CAUSE,
+    "MPI did not start, because libfabric has no provider that fits ({call}<: {error}>)",
+    0.85,
+    "check the variables that name a provider or an interface, and the providers of this node",
+    "fi_info; env | grep -E '^FI_|^I_MPI_OFI|^I_MPI_FABRICS'",
+)
+_UCX_SETUP = MessageKind(
+    "ucx-setup-failed",
+    Role.CAUSE,
+    "UCX could not connect the processes of the job: {error}",
+    0.9,
+    "read UCX's errors, and run once over TCP: if this run works, check the NICs and the number of their queue pairs",
+    "UCX_TLS=tcp,self,sm; UCX_LOG_LEVEL=info; ucx_info -d",
+)
+_EFA = MessageKind(
+    "ofi-failed",
+    Role.NETWORK,
+    "libfabric's EFA provider failed and ended the process: {error}",
+    0.65,
+    "look for an earlier end of another process, then check both hosts' EFA devices",
+    "FI_LOG_LEVEL=warn; fi_info -p efa",
+)
 _SIGNS = (
     (
         _UCX + r".{0,80}Transport retry count exceeded on (?P<hca>\S+)",
@@ -60,15 +84,9 @@ _SIGNS = (
     ),
     (
         r"OFI (?P<call>\w+)(?:\(\))? failed \((?:[\w.]+:\d+:\w*init\w*:)(?P<error>No data available)\)",
-        MessageKind(
-            "ofi-failed",
-            Role.CAUSE,
-            "MPI did not start, because libfabric has no provider that fits ({call}: {error})",
-            0.85,
-            "check the variables that name a provider or an interface, and the providers of this node",
-            "fi_info; env | grep -E '^FI_|^I_MPI_OFI|^I_MPI_FABRICS'",
-        ),
+        _NO_PROVIDER,
     ),
+    (r"OFI (?P<call>fi_getinfo)\(\) fail(?:ure|ed)\s*$", _NO_PROVIDER),
     (
         r"OFI (?P<call>\w[\w ]{0,40}(?:\(\))?) failed \((?:[\w.]+:\d+:\w+:)?(?P<error>[^)]*)\)",
         MessageKind(
@@ -80,6 +98,44 @@ _SIGNS = (
             "FI_LOG_LEVEL=warn; fi_info",
         ),
     ),
+    (
+        r"ucx function returned with failed status\s?\(\S+ \d+ (?P<call>\w+) (?P<error>[^)]*)\)",
+        MessageKind(
+            "ucx-failed",
+            Role.CAUSE,
+            "MPI failed, because UCX failed in {call}: {error}",
+            0.8,
+            "check the variables that name transports and devices, and the devices of this node",
+            "env | grep ^UCX_; ucx_info -d",
+        ),
+    ),
+    (r"pml_ucx\.c:\d+\s+Error: (?P<error>ucp_ep_create\(.{0,40}\) failed: .*)", _UCX_SETUP),
+    (r"UCX\s+ERROR\s+(?P<error>.{0,40}[Ff]ailed to create .{0,20}\b[Qq][Pp]\b.*)", _UCX_SETUP),
+    (
+        r"UCX\s+ERROR\s+(?P<error>.*)",
+        MessageKind(
+            "ucx-error",
+            Role.CAUSE,
+            "UCX printed an error: {error}",
+            0.3,
+            "check the variables that name transports and devices, and the devices of this node",
+            "env | grep ^UCX_; ucx_info -d",
+            advisory=True,  # Open MPI goes on without UCX
+        ),
+    ),
+    (
+        r"(?:mtl|btl)_ofi\S*:\d+: Error returned from (?P<call>fi_\w+)(?: event)?: (?P<error>.*)",
+        MessageKind(
+            "ofi-failed",
+            Role.NETWORK,
+            "libfabric's {call} failed, so Open MPI ended the job: {error}",
+            0.7,
+            "look for an earlier end of another process, and run once without libfabric",
+            "mpirun --mca mtl ^ofi --mca btl ^ofi; FI_LOG_LEVEL=warn",
+        ),
+    ),
+    (r"Unable to write to EQ: .{0,200}?\berr: (?P<error>.*?) \(-?\d+\) prov_errno: ", _EFA),
+    (r"EFA internal error: \(-?\d+\) (?P<error>.*)", _EFA),
     (
         r"efa:\w+:\w+\(\):\d+<warn> err: \d+, message: (?P<error>.{1,80}?) My EFA addr: .*? "
         r"Peer host id: (?P<peer>[\w-]+)",
@@ -139,6 +195,13 @@ class MpiNetwork(SignFormat):
         "retry count exceeded on",
         "(synd 0x",
         "OFI ",
+        "ucx function returned",
+        "pml_ucx.c:",
+        "UCX  ERROR",
+        "UCX ERROR",
+        "Error returned from fi_",
+        "Unable to write to EQ",
+        "EFA internal error",
         "efa:",
         "Flow control triggered",
         "btl_tcp",

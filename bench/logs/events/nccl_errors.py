@@ -147,6 +147,14 @@ _CUDA = (
         ),
     ),
 )
+_MEMORY_FAULT = MessageKind(
+    "kernel-fault",
+    Role.CAUSE,
+    "a kernel failed on an AMD GPU ({error}): a bug in the program or a library",
+    0.85,
+    "find the kernel, and read the kernel log of the node",
+    "AMD_SERIALIZE_KERNEL=3; dmesg -T | grep amdgpu",
+)
 _CUDA_FAILED = MessageKind(
     "cuda-failed",
     Role.CAUSE,
@@ -178,6 +186,8 @@ class LibraryErrors(SignFormat):
         "OutOfMemoryError",
         "CUDA_ERROR",
         "HIP",
+        "Memory access fault by GPU",
+        "HSA_STATUS_ERROR",
     )
     signs = (
         *(
@@ -185,6 +195,8 @@ class LibraryErrors(SignFormat):
             for words, kind in (*_RESULTS, *_CUDA)
         ),
         Sign(re.compile(_TESTS + r"[^']{0,200})"), _CUDA_FAILED),
+        Sign(re.compile(r"(?P<error>Memory access fault by GPU node-\d+).{0,80}? on address"), _MEMORY_FAULT),
+        Sign(re.compile(r"borting with error ?: (?P<error>HSA_STATUS_ERROR\w*)"), _MEMORY_FAULT),
         *(
             Sign(
                 re.compile(r"(?:CUDA|HIP|cuda\w*|nccl).{0,200}?(?P<error>" + words + r".{0,80})", re.IGNORECASE),

@@ -25,6 +25,16 @@ _PORTS = "ibstat; ib_write_bw --report_gbits (server on one host, client with it
 _NCCL_DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
 
+_TRANSFER_FAILED = MessageKind(
+    "ib-failed",
+    Role.NETWORK,
+    "a transfer of the NIC failed with status {status} of ibv_wc_status",
+    0.6,
+    "check both NICs' ports and the kernel's messages about them",
+    _PORTS,
+)
+
+
 def _sign(pattern: str, kind: MessageKind) -> Sign:
     return Sign(re.compile(pattern), kind)
 
@@ -76,25 +86,11 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>\d+)" + _COMPLETION_END,
-        MessageKind(
-            "ib-failed",
-            Role.NETWORK,
-            "a transfer of the NIC failed with status {status} of ibv_wc_status",
-            0.6,
-            "check both NICs' ports and the kernel's messages about them",
-            _PORTS,
-        ),
+        _TRANSFER_FAILED,
     ),
     _sign(
         r"Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?:\w+\()?(?P<status>\d+)",
-        MessageKind(
-            "ib-failed",
-            Role.NETWORK,
-            "a transfer of the NIC failed with status {status} of ibv_wc_status",
-            0.6,
-            "check both NICs' ports and the kernel's messages about them",
-            _PORTS,
-        ),
+        _TRANSFER_FAILED,
     ),
     _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?async event\s?:? ?(?:on \S+ .*?: )?(?P<event>"
@@ -142,6 +138,31 @@ _SIGNS = (
             0.85,
             "compare sizes, order and NCCL_ variables of the ranks",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+    ),
+    _sign(
+        r"Mismatched collective detected.{0,80}at and around rank (?P<near_rank>\d+)",  # NCCL before 2.5
+        MessageKind(
+            "collective-mismatch",
+            Role.CAUSE,
+            "the ranks called different collectives, or called them with different sizes, near rank {near_rank}",
+            0.9,
+            "compare order and sizes of the collectives of this rank and its neighbours",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+    ),
+    _sign(
+        r"NET/OFI Request.{0,60}? completed with error\. RC: (?P<status>\d+)\..{0,40}?Error: (?P<error>.{1,160}?)"
+        r"(?:\. Completed length|$)",
+        MessageKind(
+            "ofi-failed",
+            Role.NETWORK,
+            "a transfer over libfabric failed with error {status} ({error}): the peer process ended, or the network "
+            "between the two nodes does not pass it",
+            0.65,
+            "look for an earlier end of another process; on EC2, check that the security group allows all traffic "
+            "from and to itself",
+            "FI_LOG_LEVEL=warn; fi_info",
         ),
     ),
     _sign(

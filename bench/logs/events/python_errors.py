@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
@@ -32,13 +33,12 @@ _COMMUNICATION = MessageKind(
     0.3,
     "look for the rank that ended or failed first",
 )
-_STORE = MessageKind(
-    "store-unreachable",
-    Role.NETWORK,
-    "the rendezvous' store cannot be reached<: {message}>",
-    0.7,
-    "check the rendezvous' endpoint, its port and the firewall between the nodes",
-    "nc -vz HOST PORT",
+_STORE = replace(
+    _ends.STORE_UNREACHABLE,
+    what="the rendezvous' store cannot be reached<: {message}>",
+    weight=0.7,
+    step="check the rendezvous' endpoint, its port and the firewall between the nodes",
+    command="nc -vz HOST PORT",
 )
 _NOT_STARTED = MessageKind(
     "ranks-did-not-start",
@@ -54,13 +54,12 @@ _CLOSED = MessageKind(
     0.3,
     "look for the node that ended first",
 )
-_WORKER = MessageKind(
-    "worker-lost",
+_COORDINATION = MessageKind(
+    "communication-failed",
     Role.PEER,
-    "a worker process of Ray ended, and the driver does not know why",
-    0.4,
-    "read the worker's own output, and check whether the kernel ended it for lack of memory",
-    "ls /tmp/ray/session_latest/logs/worker-*; dmesg -T | grep -iE 'killed process|out of memory'",
+    "an operation of JAX's coordination service failed<: {message}>",
+    0.3,
+    "look for the process that ended, hung or never started",
 )
 _LOADER_MEMORY = MessageKind(
     "loader-memory",
@@ -72,11 +71,15 @@ _LOADER_MEMORY = MessageKind(
 )
 # The name or the message of an exception -> what it means
 _MEANINGS = (
+    (
+        re.compile(r"\bXlaRuntimeError\b.*(?:Barrier timed out|oordination ?[Ss]ervice|tasks are unhealthy)"),
+        _COORDINATION,
+    ),
     (re.compile(r"\bRendezvousConnectionError"), _STORE),
     (re.compile(r"connect\(\) timed out\. Original timeout"), _STORE),
     (re.compile(r"\bRendezvousTimeoutError"), _NOT_STARTED),
     (re.compile(r"\bRendezvous(?:Closed|GracefulExit)Error"), _CLOSED),
-    (re.compile(r"\b(?:ActorDied|RayActor|ActorUnavailable|WorkerCrashed|NodeDied)Error"), _WORKER),
+    (re.compile(r"\b(?:ActorDied|RayActor|ActorUnavailable|WorkerCrashed|NodeDied)Error"), _ends.WORKER_LOST),
     (re.compile(r"DataLoader worker .* killed by signal: Bus error"), _LOADER_MEMORY),
     (re.compile(r"DataLoader worker .* killed by signal: Killed"), _ends.KILLED),
     (re.compile(r"DataLoader worker .* killed by signal: (?:Terminated|Interrupt|Hangup)"), _STOPPED),

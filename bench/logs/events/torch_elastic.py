@@ -18,6 +18,9 @@ _FAILED = re.compile(
 )
 _TOLD = re.compile(
     r"Received (?:(?P<signal>\d{1,2})|Signals\.(?P<name>SIG[A-Z]{1,8})) death signal, shutting down workers"
+    # torchrun passes the signal on that it got. It also sends SIGTERM by itself after a failure.
+    r"|Sending process \d+ closing signal (?P<name_2>SIGHUP|SIGINT)\b"
+    r"|SignalException: Process \d+ got signal: (?P<signal_2>[12])\b"
 )
 _BEGIN = re.compile(r"Root Cause \(first observed failure\)|^Failures:|^Other Failures:")
 _FIELD = re.compile(r"^(?P<name>time|host|rank|exitcode|error_file|traceback|msg|message)\s*: ?(?P<value>.*)")
@@ -29,7 +32,15 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 class ElasticReport(EventFormat):
     """Yields one event for each worker in the table or, without a table, for the log line."""
 
-    hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:", "death signal, ")
+    hints = (
+        "ChildFailedError",
+        "failed (exitcode:",
+        "Root Cause (first",
+        "Failures:",
+        "death signal, ",
+        "closing signal SIG",
+        "got signal: ",
+    )
 
     def __init__(self) -> None:
         """Start with no open table."""
@@ -48,8 +59,9 @@ class ElasticReport(EventFormat):
             return
         told = _TOLD.search(line.text)
         if told is not None:
-            signal = int(told["signal"]) if told["signal"] else _ends.signal_of(told["name"])
-            kind = _ends.INTERRUPTED if signal == _ends.signal_of("SIGINT") else _ends.AGENT_ENDED
+            number, name = told["signal"] or told["signal_2"], told["name"] or told["name_2"]
+            signal = int(number) if number else _ends.signal_of(name)
+            kind = {1: _ends.HUNG_UP, 2: _ends.INTERRUPTED}.get(signal or 0, _ends.AGENT_ENDED)
             yield event_of(kind, line, facts={"signal": signal})
             return
         begin = _BEGIN.search(line.text)

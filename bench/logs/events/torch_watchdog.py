@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 _GLOBAL_RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,6})\]:")
@@ -57,6 +58,21 @@ MISMATCH = MessageKind(
     "rank {rank} called {operation}<[{shape}]> where rank {other_rank} called {other_operation}<[{other_shape}]>",
     1.0,
     "make all ranks take the same branch: compare the two calls in the tracebacks",
+)
+_TOO_FEW_JOINED = MessageKind(
+    "store-barrier-timeout",
+    Role.WAITED,
+    "only {num_joined} of {num_ranks} ranks joined the process group",
+    0.6,
+    "find the ranks without a log: they never started, or they cannot reach the store",
+)
+_TOO_MANY_JOINED = MessageKind(
+    _TOO_FEW_JOINED.code,
+    Role.WAITED,
+    "{num_joined} processes joined a process group of {num_ranks} ranks: an earlier start of the job used the same "
+    "store",
+    0.6,
+    "give each start of the job a new store: another port or rendezvous id, or another file",
 )
 _SIGNS = (
     (r"Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ms>\d+) milliseconds", TIMED_OUT),
@@ -141,13 +157,7 @@ _SIGNS = (
         r"[Tt]imed out (?:initializing process group )?in store based barrier on rank:? "
         r"(?P<rank>\d+).*?world_size=(?P<num_ranks>\d+), "
         r"(?:worker_count|num_workers_joined)=(?P<num_joined>\d+)",
-        MessageKind(
-            "store-barrier-timeout",
-            Role.WAITED,
-            "only {num_joined} of {num_ranks} ranks joined the process group",
-            0.6,
-            "find the ranks without a log: they never started, or they cannot reach the store",
-        ),
+        _TOO_FEW_JOINED,
     ),
     (
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<num_joined>\d+)/(?P<num_ranks>\d+) "
@@ -163,15 +173,9 @@ _SIGNS = (
     (
         # Without parentheses, "failed to connect to" is a warning about one of several addresses (errno 97, 99, 101).
         r"client socket has (?:timed out after (?:(?P<ms>\d+)ms|(?P<seconds>\d+)s?) .*?connect\w* to "
-        r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))|failed .*?connect\w* to \((?P<peer_3>[^)]*)\))",
-        MessageKind(
-            "store-unreachable",
-            Role.NETWORK,
-            "the store of rank 0 at {peer} cannot be reached",
-            0.8,
-            "check MASTER_ADDR, the port and the firewall between the nodes",
-            "nc -vz MASTER_ADDR MASTER_PORT",
-        ),
+        r"(?:\((?P<peer>[^)]*)\)|(?P<peer_2>[\w.:\[\]-]*\w))|failed .*?connect\w* to "
+        r"(?:any network address of )?\((?P<peer_3>[^)]*)\))",
+        _ends.STORE_UNREACHABLE,
     ),
     (
         r"address already in use|Error: Address already in use|EADDRINUSE|"
@@ -245,6 +249,9 @@ class TorchWatchdog(SignFormat):
         for name in ("enqueued", "completed"):
             if facts.get(name) is not None and abs(facts[name]) > max(1 << 40, facts.get("enqueued") or 0):
                 facts[name] = None
+        joined, expected = facts.get("num_joined"), facts.get("num_ranks")
+        if event.kind is _TOO_FEW_JOINED and joined is not None and expected is not None and joined > expected:
+            event = replace(event, kind=_TOO_MANY_JOINED)
         if event.ranks:  # the message is about other ranks, not about the rank that printed it
             facts["reported_by"], rank = rank, event.ranks[0] if len(event.ranks) == 1 else None
         named = " ".join(filter(None, (group["id"], group["name"]))) if group else None

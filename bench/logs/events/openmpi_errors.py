@@ -1,0 +1,123 @@
+"""Read the errors that Open MPI prints before it aborts a job (ompi/errhandler: "*** An error occurred in MPI_Recv").
+
+Such a message has several lines: the call, the process, the communicator and the reason. Each line names the process
+that printed it, because the lines of several processes may be mixed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench.logs.events import launchers
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+
+_LOST = MessageKind(
+    "launcher-connection-closed",
+    Role.PEER,
+    "a process lost its connection to the launcher: another process or the launcher ended earlier",
+    0.35,
+    "look for the process that ended first; its own output has the reason",
+)
+_PROCESS = r"\[(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,9})\] \*\*\* "
+_CALL = re.compile(_PROCESS + r"An error occurred in (?P<error>\S.*)")
+_BEFORE_INIT = re.compile(r"^\*\*\* An error occurred in (?P<error>P?MPI_\w+)")  # then no line names its process
+_NO_INIT = re.compile(r"It looks like (?P<call>\w+) failed for some reason; your parallel process")
+_RETURNED = re.compile(r"--> Returned (?P<value>\"[^\"]{1,200}\" \(-?\d+\)) instead of")
+_RANK = re.compile(_PROCESS + r"reported by process \[(?P<job>\d{1,20}),(?P<rank>\d{1,20})\]")
+_REASON = re.compile(
+    _PROCESS + r"(?P<error>MPI_ERR_(?!ORS_)\w+(?::.*)?|Unknown error.*|Error code: -?\d+ \(no associated.*)"
+)
+_UNNAMED = re.compile(r"MPI_ERR_(?:OTHER|INTERN|UNKNOWN)\b|Unknown error|Error code:")
+_MOST_JOB, _MOST_RANK = 1 << 32, 1 << 24
+_MOST_OPEN = 1_000  # processes whose message is incomplete, at most
+_MOST_TEXT = 200
+_MOST_LINES = 12  # of the report that MPI_Init failed, at most
+
+
+class OpenMpiErrors(EventFormat):
+    """Yields one event for each message."""
+
+    hints = (
+        "*** An error occurred in",
+        "*** reported by process",
+        "*** MPI_ERR_",
+        "*** Unknown error",
+        "*** Error code",
+        "failed for some reason; your parallel process",
+    )
+
+    def __init__(self) -> None:
+        """Start without a message."""
+        self._open: dict[tuple[str | None, int | None], Event] = {}
+        self._init: Event | None = None
+        self._before = ""
+        self._num_lines = 0
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the report that MPI_Init failed is incomplete."""
+        return self._init is not None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Keep the first lines of a message, and yield its event at the line that states the reason."""
+        yield from self._failed_init(line)
+        if (found := _BEFORE_INIT.search(line.text)) is not None:
+            yield event_of(launchers.MPI_UNNAMED, line, found)
+        elif (found := _CALL.search(line.text)) is not None:
+            is_lost = found["error"].startswith("Socket closed")
+            event = event_of(_LOST if is_lost else launchers.MPI_UNNAMED, line, found)
+            yield from map(_shown, self._taken(event))
+            if len(self._open) < _MOST_OPEN:
+                self._open[event.host, event.pid] = event
+        elif (found := _RANK.search(line.text)) is not None:
+            key = found["host"], int(found["pid"])
+            if key in self._open:
+                self._open[key] = replace(self._open[key], rank=_rank(int(found["job"]), int(found["rank"])))
+        elif (found := _REASON.search(line.text)) is not None:
+            reason = event_of(launchers.mpi_kind(found["error"], _UNNAMED), line, found)
+            for event in self._taken(reason) or [replace(reason, facts={})]:
+                error = ": ".join(filter(None, (event.facts.get("error"), found["error"].strip())))
+                kind = event.kind if event.kind is _LOST else reason.kind
+                yield _shown(replace(event, kind=kind, facts={"error": error}))
+
+    def finish(self) -> Iterator[Event]:
+        """Yield the events of messages that state no reason."""
+        yield from map(_shown, self._open.values())
+
+    def _failed_init(self, line: EventLine) -> Iterator[Event]:
+        """Yield the event of the report that MPI_Init failed at the line that states what the failed call returned."""
+        if (found := _NO_INIT.search(line.text)) is not None:
+            self._init = event_of(launchers.MPI_UNNAMED, line, facts={"error": found["call"]})
+            self._num_lines = 0
+        elif self._init is not None:
+            self._num_lines += 1
+            found = _RETURNED.search(line.text)
+            if found is not None:
+                error = f"{self._init.facts['error']}: {self._before}: {found['value']}"
+                yield replace(self._init, facts={"error": error})
+            if found is not None or self._num_lines > _MOST_LINES:
+                self._init = None
+        self._before = line.text.strip()[:_MOST_TEXT]
+
+    def _taken(self, event: Event) -> list[Event]:
+        kept = self._open.pop((event.host, event.pid), None)
+        return [] if kept is None else [kept]
+
+
+FORMAT = OpenMpiErrors
+
+
+def _shown(event: Event) -> Event:
+    """Remove the number 0, which Open MPI prints instead of the process before MPI is initialised."""
+    return event if event.pid else replace(event, pid=None)
+
+
+def _rank(job: int, rank: int) -> int | None:
+    """Return the rank. Return None for a process of a job that MPI_Comm_spawn started, or for a damaged number.
+
+    Some releases of Open MPI print numbers with arbitrary upper bits.
+    """
+    is_first_job = job < _MOST_JOB and job % (1 << 16) <= 1
+    return rank if is_first_job and rank < _MOST_RANK else None
