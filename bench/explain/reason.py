@@ -85,7 +85,7 @@ class ReasonRule(Generic[E]):
         if found is None:
             return None
         facts = {name: value for name, value in found.facts.items() if value is not None}
-        what, text, step = (fill_present(words, facts) for words in (self.what, self.evidence, self.step))
+        what, text, step = (fill_present(words, facts, self.code) for words in (self.what, self.evidence, self.step))
         return Reason(self.code, facts, what, text, found.weight, step, found.command)
 
 
