@@ -75,7 +75,7 @@ def test_a_file_without_what_its_kind_needs_is_named(
     module = ModuleType("mine")
     exec(text, module.__dict__)
     monkeypatch.setattr(plugins, "names", lambda _: ("mine",))
-    monkeypatch.setattr(plugins.importlib, "import_module", lambda _: module)
+    monkeypatch.setattr("bench.core.plugins.importlib.import_module", lambda _: module)
     if not facts:
         assert plugins.load(kind, "mine") is module
         return
@@ -194,6 +194,16 @@ def test_a_pattern_that_breaks_the_contract_is_caught(tmp_path: Path, right: str
     assert right in RELAY
     done = contract_of_a_copy(tmp_path, RELAY.replace(right, wrong))
     assert done.returncode == 1, done.stdout
+
+
+def test_a_copied_pattern_that_keeps_its_name_does_not_run_the_original(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    copied = (tmp_path / "bench" / "broadcast.py").read_text(encoding="utf-8")
+    (tmp_path / "bench" / "mine.py").write_text(copied, encoding="utf-8")
+    words = "-m bench.mine --transport model --instance p4d.24xlarge --sizes 1M"
+    command = (sys.executable, *words.split())
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2 and holds(done.stderr, "bench/mine.py", "'mine'", "'broadcast'"), done.stderr
 
 
 def contract_of_a_copy(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
