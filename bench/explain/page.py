@@ -108,12 +108,14 @@ def _short(page: Page, width: int) -> Iterator[str]:
 def _title(page: Page, several: bool) -> str:
     """Return the first line of a page: `LOW: allreduce, 16 ranks on 2 nodes, by nccl-tests`.
 
-    If the run failed and its figures have a verdict, the line begins with the failure: `FAILED, RATES LOW: ...`.
+    If the run failed, the line begins with the failure: `FAILED, RATES LOW: ...`, or `FAILED: ...` without a verdict.
     """
     verdict = page.assessment.verdict
-    failed = any(line.code == ResultCode.STATUS and line.facts["status"] == FAILED for line in page.got)
-    failed &= verdict != ResultVerdict.FAILED
-    title = f"{'FAILED, RATES ' if failed else ''}{verdict.template.upper()}: {page.title}"
+    words = verdict.template.upper()
+    if any(line.code == ResultCode.STATUS and line.facts["status"] == FAILED for line in page.got):
+        judged = verdict not in (ResultVerdict.FAILED, ResultVerdict.CANNOT_BE_JUDGED)
+        words = f"FAILED, RATES {words}" if judged else "FAILED"
+    title = f"{words}: {page.title}"
     if not several:
         return title
     where = [page.source] if page.source else []

@@ -322,6 +322,8 @@ def test_the_page_of_a_failed_run_begins_with_the_failure(status: str, num_wrong
     run = replace(run, rows=tuple(replace(row, num_wrong=num_wrong) for row in run.rows))
     page = run_page(evidence_of(run, "p5.48xlarge"))
     assert table([page]).startswith(begins) and markdown([page]).startswith(begins)
+    unjudged = run_page(evidence_of(replace(run, num_ranks=1)))
+    assert table([unjudged]).startswith("# FAILED: ") == (status == FAILED)
 
 
 def test_several_runs_in_one_log_ran_without_mpi() -> None:
