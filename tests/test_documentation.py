@@ -21,6 +21,7 @@ from bench.results.document import Summary
 from tests.copies import copy_package
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCSTRING = '"""'
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -105,6 +106,25 @@ def test_the_example_pattern_runs(tmp_path: Path) -> None:
     done = subprocess.run((sys.executable, *words.split()), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "modelled" in done.stdout
+
+
+def test_the_examples_of_extending_pass_the_linter(tmp_path: Path) -> None:
+    """An example that is part of a file has no docstring, and may use names of the rest of the file."""
+    pytest.importorskip("ruff")
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    names: dict[bool, list[str]] = {True: [], False: []}
+    for number, text in enumerate(_blocks(ROOT / "docs" / "extending.md", "python")):
+        name = f"example{number}.py"
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        names[text.startswith(DOCSTRING)].append(name)
+    for words in (
+        ("check", *names[True]),
+        ("check", "--extend-ignore=D100,F821", *names[False]),
+        ("format", "--check", *names[True], *names[False]),
+    ):
+        command = (sys.executable, "-m", "ruff", *words)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_table_in_the_readme_was_measured() -> None:

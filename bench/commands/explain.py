@@ -33,6 +33,7 @@ from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.failure_events import EventReader
 from bench.logs.foreign import OK, ForeignRun, Line, with_sibling_machines
+from bench.logs.messages import LogCode
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
@@ -273,6 +274,8 @@ def _read_source(source: imports.Source) -> HintedLog:
             yield line
 
     log = imports.read(source, imports.readers(), lines)
+    if log.trouble is not None and log.trouble.code == LogCode.NOT_RECOGNISED:
+        log = replace(log, trouble=Coded.of(LogCode.NOT_RECOGNISED, **log.trouble.facts, for_messages=True))
     document = () if log.runs else file_events(source.path, source.name)
     return EventLog(log, document or events.events(source.name)), hints
 

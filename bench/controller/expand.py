@@ -18,7 +18,17 @@ from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import Job, JobSpec, LocalMachine, Plan, PlanSkip, Site, count_rounds, job_of
 from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import hostlist
-from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, check_steps, ignored_option, preset_fields
+from bench.core.case import (
+    FACTOR,
+    FACTORS,
+    LADDER_ALONE,
+    Case,
+    applies,
+    check_steps,
+    ignored_option,
+    preset_fields,
+    refuses,
+)
 from bench.core.codes import Coded
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
@@ -67,6 +77,8 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
     share_s = scenario.budget_s / len(specs) if scenario.budget_s and specs else None
     jobs: list[Job] = []
     remarks = _spare_hosts(cluster)
+    for measurement in scenario.measurements:
+        remarks += _ignored_factors(measurement, site, modelled)
     names: set[str] = set()
     for launch in range(1, scenario.launches + 1):
         # Alternate the order from launch to launch, so a drifting machine affects all jobs equally.
@@ -96,22 +108,20 @@ def _key(coded: Coded) -> tuple[str, str]:
 
 def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: bool) -> Iterator[JobSpec]:
     """Yield a job for every combination of the values that a measurement lists. The jobs have no names yet."""
-    cluster, machine, patterns = site.cluster, site.machine, site.patterns
+    cluster, patterns = site.cluster, site.patterns
     m = measurement
     for name, values in m.env.items():
         if any(masked(name, value) != value for value in values):
             raise UsageError.of(ControllerError.SECRET_FACTOR, scenario=scenario.name, name=name)
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
-    if modelled:
-        chosen_by = dict.fromkeys(m.patterns, names_with("modelled"))
-    else:
-        chosen_by = {name: m.transports or _auto_transports(cluster, machine, patterns[name]) for name in m.patterns}
+    chosen_by = _transports(m, site, modelled)
     by = [(name, transport) for name in m.patterns for transport in chosen_by[name]]
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
-        world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        factors = {factor.name: _values(factor, m, pattern, transport) for factor in (*_RANKED, *_UNRANKED)}
+        world = World(num_nodes, _ranks_per_node(per_node, cluster, site.machine, transport))
+        named = () if modelled else m.transports or ()
+        factors = {factor.name: _values(factor, m, pattern, transport, named) for factor in (*_RANKED, *_UNRANKED)}
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
                 pattern=name,
@@ -139,16 +149,54 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((rack, tuple(hosts)) for rack, hosts in cluster.racks.items())
 
 
-def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
+def _transports(m: Measurement, site: Site, modelled: bool) -> dict[str, tuple[str, ...]]:
+    """Return the transports of each pattern of a measurement."""
+    if modelled:
+        return dict.fromkeys(m.patterns, names_with("modelled"))
+    return {
+        name: m.transports or _auto_transports(site.cluster, site.machine, site.patterns[name]) for name in m.patterns
+    }
+
+
+def _values(
+    varied: Factor, m: Measurement, pattern: Pattern, transport: str, named: tuple[str, ...]
+) -> tuple[Any, ...]:
     """Return the values of a factor that are measured.
 
-    If the pattern or transport ignores the factor, only the default value is measured.
+    If the pattern or transport ignores the factor, only the default value is measured. If all transports that the
+    measurement names must refuse the factor, the result has all values, so that the plan reports the skipped jobs.
+
+    `named`: the transports that the user requires; empty if the plan may choose them.
     """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
+    if not unused and varied.patterns(pattern) and _none_obeys(varied, named):
+        return m.values_of(varied)
     if unused or (varied.several and not applies(varied, pattern, transport)):
         return (varied.default,)
     return m.values_of(varied)
+
+
+def _none_obeys(varied: Factor, named: tuple[str, ...]) -> bool:
+    return bool(named) and all(refuses(transport, varied) for transport in named)
+
+
+def _ignored_factors(m: Measurement, site: Site, modelled: bool) -> list[CodedRemark]:
+    """Return a remark for each strict factor that some transports of a measurement would ignore.
+
+    If the measurement names its transports and none of them obeys the factor, the jobs are skipped instead.
+    """
+    remarks = []
+    chosen_by = _transports(m, site, modelled)
+    for varied in FACTORS:
+        is_set = varied.several and any(value != varied.default for value in m.values_of(varied))
+        if not is_set or (not modelled and _none_obeys(varied, m.transports or ())):
+            continue
+        having = [name for name in m.patterns if varied.patterns(site.patterns[name])]
+        ignoring = sorted({each for name in having for each in chosen_by[name] if refuses(each, varied)})
+        if ignoring:
+            remarks.append(CodedRemark.of(PlanRemark.FACTOR_IGNORED, key=varied.keys[0], transports=ignoring))
+    return remarks
 
 
 def _with_preset(case: Case) -> Case:

@@ -198,6 +198,7 @@ class PlanRemark(Code):
         "this plan uses the mpirun {chosen}, but PATH also has {other}: to use the other one, set `mpirun:` in "
         "bench.yaml",
     )
+    FACTOR_IGNORED = "factor-ignored", "{transports:list} would ignore `{key}`: their jobs are planned without it"
 
 
 class ControllerError(Code):

@@ -602,14 +602,18 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
     The result is None if there is no such option.
     """
-    accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
-        if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
+        if refuses(transport, each) and getattr(case, each.name) != each.default:
             obeying = names_obeying(each.name)
             return Skip.of(
                 SkipCode.OPTION_IGNORED, option=each.flags[-1], transport=transport, transports=list(obeying)
             )
     return None
+
+
+def refuses(transport: str, varied: Factor) -> bool:
+    """Check whether this transport would silently ignore a factor that it must not ignore."""
+    return varied.strict and varied.name not in (*traits(transport).factors, *traits(transport).no_effect)
 
 
 def preset_fields(tool: str, pattern: str) -> dict[str, Any]:

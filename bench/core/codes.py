@@ -19,6 +19,14 @@ from bench.core.units import format_bytes, format_count, format_duration, format
 UNCODED = "uncoded"  # text of another program, or of a file written before codes were stored
 
 
+class MissingFactError(KeyError):
+    """A template names a fact that is not among the facts of its code. The author of the code must add it."""
+
+    def __str__(self) -> str:
+        """Return the message without the quotes of KeyError."""
+        return str(self.args[0])
+
+
 class Code(StrEnum):
     """An enum of codes. A code says what happened, and has a template for its text.
 
@@ -45,16 +53,21 @@ class Code(StrEnum):
         return member
 
     def words(self, facts: Mapping[str, Any]) -> str:
-        """Fill in the template. Raises KeyError if a fact is missing."""
-        return fill(self.template, facts)
+        """Fill in the template. Raises MissingFactError if a fact is missing."""
+        return fill(self.template, facts, self)
 
 
-def fill(template: str, facts: Mapping[str, Any]) -> str:
-    """Fill in a template. Raises KeyError if a fact is missing."""
-    return _WORDS.vformat(template, (), facts)
+def fill(template: str, facts: Mapping[str, Any], code: str = "") -> str:
+    """Fill in a template. Raises MissingFactError, which names the fact and the code, if a fact is missing."""
+    try:
+        return _WORDS.vformat(template, (), facts)
+    except KeyError as error:
+        owner = f"the template of code '{code}'" if code else f"template {template!r}"
+        known = ", ".join(facts) or "no facts"
+        raise MissingFactError(f"{owner} names the fact {error.args[0]!r}, but its facts are: {known}") from None
 
 
-def fill_present(template: str, facts: Mapping[str, Any]) -> str:
+def fill_present(template: str, facts: Mapping[str, Any], code: str = "") -> str:
     """Fill in a template, and omit the optional parts whose facts are missing.
 
     `<, on {host}>` is omitted if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the fact
@@ -68,7 +81,7 @@ def fill_present(template: str, facts: Mapping[str, Any]) -> str:
         names = [name.partition("[")[0] for _, name, _, _ in string.Formatter().parse(text) if name]
         return text if all(facts.get(name) is not None for name in names) else ""
 
-    return fill(_OPTIONAL.sub(part, template), facts)
+    return fill(_OPTIONAL.sub(part, template), facts, code)
 
 
 class OptionalPartsCode(Code):
@@ -76,7 +89,7 @@ class OptionalPartsCode(Code):
 
     def words(self, facts: Mapping[str, Any]) -> str:
         """Fill in the template, and omit the parts whose facts are missing."""
-        return fill_present(self.template, facts)
+        return fill_present(self.template, facts, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,18 @@ FOLDERS = {
     "dataset format": "datasets/formats",
     "strategy": "transports/strategies",
 }
+# A file must define at least one of these names. Files of other kinds are checked by the modules that use them.
+_DEFINES = {
+    "pattern": ("PATTERN",),
+    "transport": ("TRANSPORT",),
+    "launcher": ("LAUNCHER",),
+    "tool": ("READER", "TOOL"),
+    "event": ("FORMAT",),
+    "format": ("render",),
+    "trace": ("READER",),
+    "dataset format": ("FORMAT",),
+    "strategy": ("STRATEGY",),
+}
 
 
 @cache
@@ -51,10 +63,38 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def load(kind: str, name: str) -> ModuleType:
-    """Return the module of a plug-in. If there is no such plug-in, raises UsageError with the nearest name."""
+    """Return the module of a plug-in.
+
+    Raises UsageError with the nearest name if there is no such plug-in. Raises UsageError with the name of the file if
+    the file lacks a definition that its kind needs.
+    """
     check(kind, name)
     package = ".".join(filter(None, ("bench", FOLDERS[kind].replace("/", "."), name)))
-    return importlib.import_module(package)
+    module = importlib.import_module(package)
+    if (mistake := _mistake(kind, name, module)) is not None:
+        raise UsageError(f"{package.replace('.', '/')}.py {mistake} (docs/extending.md)")
+    return module
+
+
+def _mistake(kind: str, name: str, module: ModuleType) -> str | None:
+    """Return what is wrong with the definitions of a plug-in, as the end of a sentence; None if nothing is wrong."""
+    wanted = _DEFINES.get(kind, ())
+    if wanted and not any(hasattr(module, variable) for variable in wanted):
+        return f"must define {' or '.join(wanted)}"
+    own_name = None
+    if kind == "pattern":
+        own_name = ("PATTERN.name", getattr(module.PATTERN, "name", None))
+    reader = getattr(module, "READER", None) if kind == "tool" else None
+    if reader is not None:
+        own_name = ("READER.tool", getattr(reader, "tool", None))
+    if own_name is not None and own_name[1] != name:
+        return f"must set {own_name[0]} to the file's name {name!r}, not to {own_name[1]!r}"
+    for hint in getattr(reader, "hints", ()):
+        if hint != hint.lower():
+            return f"must write the hint {hint!r} of READER in lower case, because hints are compared with such text"
+    if kind == "event" and not hasattr(module.FORMAT, "begins") and not getattr(module.FORMAT, "hints", ()):
+        return "must set FORMAT.hints, because only lines with a hint are read"
+    return None
 
 
 def check(kind: str, name: str) -> str:

@@ -10,12 +10,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+
+# The calls that transports can make and the model can simulate (core/schedules.py).
+COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+)
+
+
+def check_collective(op: str) -> None:
+    """Raise UsageError if no collective has this name."""
+    if op not in COLLECTIVES:
+        raise UsageError(f"no collective is called {op!r}{nearest(op, COLLECTIVES)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One library call that all members make.
 
-    `op`: allreduce, alltoallv, ...
+    `op`: one of COLLECTIVES. Raises UsageError for another name.
     `send_split`, `recv_split`: the bytes to and from each member (alltoallv only).
     """
 
@@ -25,6 +48,10 @@ class Collective:
     root: int = 0
     send_split: tuple[int, ...] = ()
     recv_split: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        check_collective(self.op)
 
 
 @dataclass(frozen=True, slots=True)

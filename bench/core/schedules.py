@@ -21,6 +21,7 @@ from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH, Flow
 from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
+from bench.core.program import check_collective
 
 MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall with more messages is solved round by round
 
@@ -83,8 +84,7 @@ class Call:
 
 def algorithms(op: str) -> tuple[str, ...]:
     """Return the names of an operation's algorithms. Raises UsageError for an unknown operation."""
-    if op not in _ALGORITHMS:
-        raise UsageError(f"no collective is called {op!r}{nearest(op, tuple(_ALGORITHMS))}")
+    check_collective(op)
     return tuple(_ALGORITHMS[op])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.core.codes import Code
+from bench.core.codes import OptionalPartsCode
 
 
-class SkipCode(Code):
+class SkipCode(OptionalPartsCode):
     """Why a row was skipped. Each transport or tool declares its own codes in its file."""
 
     BUDGET = "budget", "the time budget of {budget_s:g} s was used up before this row"
@@ -17,7 +17,8 @@ class SkipCode(Code):
     # Options
     OPTION_IGNORED = (
         "option-ignored",
-        "{transport} would ignore {option}: omit it, or use {transports:list}",
+        "{transport} would ignore {option}<!transports?, and no transport obeys it>: omit it"
+        "<transports?, or use {transports:list}>",
     )
     # Groups that a pattern cannot run in (Pattern.needs)
     TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, but the group has {num_ranks}"

@@ -685,7 +685,7 @@ def words(event: Event) -> str:
     try:
         return fill_present(event.kind.what, facts)
     except KeyError:
-        return fill_present(event.kind.what, {**_UNNAMED, **facts})
+        return fill_present(event.kind.what, {**_UNNAMED, **facts}, event.code)
 
 
 def evidence(event: Event) -> str:

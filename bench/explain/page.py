@@ -12,8 +12,9 @@ from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.explain import crash_page
 from bench.explain.crash import Crash
 from bench.explain.explain import Page
-from bench.explain.messages import ResultVerdict
+from bench.explain.messages import ResultCode, ResultVerdict
 from bench.explain.reason import Reason
+from bench.logs.foreign import FAILED
 from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.explain/1"
@@ -105,8 +106,16 @@ def _short(page: Page, width: int) -> Iterator[str]:
 
 
 def _title(page: Page, several: bool) -> str:
-    """Return the first line of a page: `LOW: allreduce, 16 ranks on 2 nodes, by nccl-tests`."""
-    title = f"{page.assessment.verdict.template.upper()}: {page.title}"
+    """Return the first line of a page: `LOW: allreduce, 16 ranks on 2 nodes, by nccl-tests`.
+
+    If the run failed, the line begins with the failure: `FAILED, RATES LOW: ...`, or `FAILED: ...` without a verdict.
+    """
+    verdict = page.assessment.verdict
+    words = verdict.template.upper()
+    if any(line.code == ResultCode.STATUS and line.facts["status"] == FAILED for line in page.got):
+        judged = verdict not in (ResultVerdict.FAILED, ResultVerdict.CANNOT_BE_JUDGED)
+        words = f"FAILED, RATES {words}" if judged else "FAILED"
+    title = f"{words}: {page.title}"
     if not several:
         return title
     where = [page.source] if page.source else []

@@ -85,7 +85,7 @@ class ReasonRule(Generic[E]):
         if found is None:
             return None
         facts = {name: value for name, value in found.facts.items() if value is not None}
-        what, text, step = (fill_present(words, facts) for words in (self.what, self.evidence, self.step))
+        what, text, step = (fill_present(words, facts, self.code) for words in (self.what, self.evidence, self.step))
         return Reason(self.code, facts, what, text, found.weight, step, found.command)
 
 
@@ -105,8 +105,8 @@ def reason(
     `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).
     `host_memory`: whether the reason also applies to libraries that send from host memory.
     `always`: whether the reason is shown with any verdict.
-    `fallback`: whether the reason only names what to measure next. Such a reason is shown only if no other reason is
-    likely.
+    `fallback`: whether the reason only names what to do next. Such a reason is shown only if no other reason is likely.
+        For a FailedRun, it is shown only if no other reason applies.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
@@ -149,7 +149,9 @@ def copy_reasons(evidence: CopyEvidence) -> tuple[Reason, ...]:
 
 def failure_reasons(failed: FailedRun) -> tuple[Reason, ...]:
     """Return the likeliest reason for a failure, or an empty tuple if the run did not fail."""
-    return _likeliest_first([rule for rule in rules() if rule.looks_at is FailedRun], failed)[:1]
+    wanted = [rule for rule in rules() if rule.looks_at is FailedRun]
+    found = _likeliest_first([rule for rule in wanted if not rule.fallback], failed)
+    return (found or _likeliest_first([rule for rule in wanted if rule.fallback], failed))[:1]
 
 
 def _likeliest_first(rules_: list[ReasonRule[Any]], evidence: Any) -> tuple[Reason, ...]:

@@ -6,10 +6,10 @@ field for the line number. In the text of a failure, the line number is appended
 
 from __future__ import annotations
 
-from bench.core.codes import Code
+from bench.core.codes import Code, OptionalPartsCode
 
 
-class LogCode(Code):
+class LogCode(OptionalPartsCode):
     """Problems of a log, a run, a row or a cell, for logs of all tools."""
 
     # A file without results
@@ -30,7 +30,8 @@ class LogCode(Code):
     FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or printed to another file"
     NOT_RECOGNISED = (
         "not-recognised",
-        "{source} contains no log of a known tool; linkbench reads the logs of {tools:list}",
+        "{source} contains <for_messages?neither results of a known tool nor a known failure message>"
+        "<!for_messages?no log of a known tool>; linkbench reads the logs of {tools:list}",
     )
 
     # A run

@@ -118,6 +118,8 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:
         process.me = place(os.environ)
+        if argv is None:
+            _check_started_file()
         code = _run(name, argv, process)
     except BaseException as error:
         code = _failed(error, process)
@@ -126,6 +128,14 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _check_started_file() -> None:
+    """Raise UsageError if the name of the started pattern is not its file's name. Another pattern would run instead."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    package, _, module = (spec.name if spec is not None else "").partition(".")
+    if package == "bench" and module in plugins.names("pattern"):
+        plugins.load("pattern", module)
 
 
 def _failed(error: BaseException, process: _Process) -> int:

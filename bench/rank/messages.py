@@ -108,7 +108,8 @@ class RankRefusal(OptionalPartsCode):
     )
     AUTO_IGNORES = (
         "auto-ignores",
-        "{option} is only for {transports:list}, but {transport} was chosen ({why}): omit {option}",
+        "{option} is only for <transports?{transports:list}><!transports?transports that obey it, and none does>, but "
+        "{transport} was chosen ({why}): omit {option}",
     )
     FOREIGN_LAUNCHER = (
         "foreign-launcher",

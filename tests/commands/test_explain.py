@@ -16,6 +16,7 @@ from bench.__main__ import main
 from bench.explain.messages import ResultVerdict
 from bench.logs.foreign import ForeignRow
 from tests.explain.logs import SIZES, curve
+from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -263,7 +264,8 @@ def test_an_unreadable_input_is_named(
 
 def test_a_text_of_no_known_tool_is_refused(tmp_path: Path, capsys: Out) -> None:
     assert main(["explain", log_file(tmp_path, "hello\n")]) == 2
-    assert "some.log" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert holds(printed, "some.log", "results", "failure message")
 
 
 def test_a_short_sweep_is_too_small(tmp_path: Path, capsys: Out) -> None:

@@ -469,6 +469,35 @@ def test_a_demand_that_a_transport_ignores_is_skipped() -> None:
     assert not modelled.jobs and codes(modelled) == {SkipCode.OPTION_IGNORED}
 
 
+def test_a_factor_that_no_named_transport_obeys_is_skipped_and_not_dropped() -> None:
+    alone = plan_of(entry(("allreduce", "barrier"), ("gloo",), graph=(True,)))
+    [skip] = alone.skipped
+    assert (skip.reason.code, skip.reason.facts["option"]) == (SkipCode.OPTION_IGNORED, "--graph")
+    assert skip.patterns == ("allreduce", "barrier") and not alone.jobs and not alone.remarks
+    both = plan_of(entry(("allreduce",), ("gloo",), graph=(False, True)))
+    assert [job.case.graph for job in both.jobs] == [False] and len(both.skipped) == 1
+    several = plan_of(entry(("allreduce",), ("gloo", "mpi"), aggregate=(4,)))
+    assert not several.jobs and [skip.reason.facts["transport"] for skip in several.skipped] == ["gloo", "mpi"]
+
+
+def test_the_plan_says_which_transports_ignore_a_factor_that_others_obey() -> None:
+    machine = replace(LAPTOP, lacks={})
+    mixed = plan_of(entry(("allreduce",), ("gloo", "nccl"), graph=(False, True)), machine=machine)
+    assert [(job.case.transport, job.case.graph) for job in mixed.jobs] == [
+        ("gloo", False),
+        ("nccl", False),
+        ("nccl", True),
+    ]
+    [remark] = mixed.remarks
+    assert (remark.code, remark.facts) == (PlanRemark.FACTOR_IGNORED, {"key": "graph", "transports": ["gloo"]})
+    chosen = plan_of(entry(("allreduce",), graph=(True,)))
+    assert {job.case.transport for job in chosen.jobs} == {"gloo", "mpi"} and not chosen.skipped
+    assert [remark.facts["transports"] for remark in chosen.remarks] == [["gloo", "mpi"]]
+    assert plan_of(entry(("allreduce",), ("gloo",), sync=("none",))).remarks == (), "harmless without effect"
+    modelled = plan_of(entry(("allreduce",), ("nccl",), graph=(True,), aggregate=(2,)), cluster=P4D, model=True)
+    assert [remark.facts["key"] for remark in modelled.remarks] == ["aggregate"] and len(modelled.jobs) == 1
+
+
 @pytest.mark.parametrize(
     ("cluster", "patterns", "hints", "modelled"),
     [

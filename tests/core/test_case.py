@@ -283,6 +283,17 @@ def test_options_that_a_transport_would_ignore(option: str, transport: str, igno
     assert (skip and (skip.code, skip.facts["option"])) == (ignored and (SkipCode.OPTION_IGNORED, ignored))
 
 
+def test_an_option_that_no_transport_obeys_can_only_be_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def words(transports: tuple[str, ...]) -> str:
+        monkeypatch.setattr("bench.core.case.names_obeying", lambda _: transports)
+        skip = ignored_option(Case("allreduce", graph=True), "gloo")
+        assert skip is not None and skip.facts["transports"] == list(transports)
+        return skip.text
+
+    assert "use nccl" in words(("nccl",)) and "no transport" not in words(("nccl",))
+    assert "no transport" in words(()) and " use" not in words(())
+
+
 def test_measuring_like_another_tool_fixes_its_settings() -> None:
     case = typed("allreduce", "--like", "nccl-tests")
     assert (case.mode, case.cache) == ("pipelined", "hot")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.codes import OptionalPartsCode, fill, fill_present
+from bench.core.codes import MissingFactError, OptionalPartsCode, fill, fill_present
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,14 @@ def test_facts_are_formatted_for_people(template: str, facts: dict[str, object],
     assert fill(template, facts) == text
 
 
-def test_a_missing_fact_is_an_error() -> None:
-    with pytest.raises(KeyError):
+def test_a_missing_fact_is_an_error_that_names_the_fact_and_the_code() -> None:
+    class Weather(OptionalPartsCode):
+        RAIN = "rain", "rain, {depht_mm} mm<, {missing}>"
+
+    with pytest.raises(MissingFactError, match=r"\{rate:rate\}.* 'rate'"):
         fill("{rate:rate}", {})
+    with pytest.raises(MissingFactError, match=r"'rain'.* 'depht_mm'.* depth_mm$"):
+        Weather.RAIN.words({"depth_mm": 3})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -49,6 +50,44 @@ class Relay(MessagePattern):
 
 PATTERN = Relay()
 '''
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "facts"),
+    [
+        ("event", "", ("bench/logs/events/mine.py", "FORMAT")),
+        ("event", "class FORMAT: pass", ("bench/logs/events/mine.py", "FORMAT.hints")),
+        ("tool", "", ("bench/logs/readers/mine.py", "READER", "TOOL")),
+        ("tool", "class READER: tool = 'other'", ("bench/logs/readers/mine.py", "READER.tool", "'mine'", "'other'")),
+        ("tool", "class READER: tool, hints = 'mine', ('ok', 'Mine ')", ("bench/logs/readers/mine.py", "'Mine '")),
+        ("pattern", "class PATTERN: pass", ("bench/mine.py", "PATTERN.name", "'mine'")),
+        ("pattern", "class PATTERN: name = 'other'", ("bench/mine.py", "PATTERN.name", "'mine'", "'other'")),
+        ("transport", "TRAITS = 1", ("bench/transports/mine.py", "TRANSPORT")),
+        ("event", "class FORMAT: hints = ('Mine',)", ()),
+        ("tool", "class READER: tool, hints = 'mine', ('mine ',)", ()),
+        ("tool", "TOOL = 1", ()),
+        ("pattern", "class PATTERN: name = 'mine'", ()),
+    ],
+)
+def test_a_file_without_what_its_kind_needs_is_named(
+    kind: str, text: str, facts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("mine")
+    exec(text, module.__dict__)
+    monkeypatch.setattr(plugins, "names", lambda _: ("mine",))
+    monkeypatch.setattr("bench.core.plugins.importlib.import_module", lambda _: module)
+    if not facts:
+        assert plugins.load(kind, "mine") is module
+        return
+    with pytest.raises(UsageError) as raised:
+        plugins.load(kind, "mine")
+    assert holds(str(raised.value), *facts), str(raised.value)
+
+
+def test_every_file_of_the_project_has_what_its_kind_needs() -> None:
+    for kind in ("pattern", "launcher", "tool", "event", "format", "trace", "dataset format"):
+        for name in plugins.names(kind):
+            assert plugins.load(kind, name)
 
 
 def test_names_are_the_public_files_of_a_folder_in_order() -> None:
@@ -155,6 +194,16 @@ def test_a_pattern_that_breaks_the_contract_is_caught(tmp_path: Path, right: str
     assert right in RELAY
     done = contract_of_a_copy(tmp_path, RELAY.replace(right, wrong))
     assert done.returncode == 1, done.stdout
+
+
+def test_a_copied_pattern_that_keeps_its_name_does_not_run_the_original(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    copied = (tmp_path / "bench" / "broadcast.py").read_text(encoding="utf-8")
+    (tmp_path / "bench" / "mine.py").write_text(copied, encoding="utf-8")
+    words = "-m bench.mine --transport model --instance p4d.24xlarge --sizes 1M"
+    command = (sys.executable, *words.split())
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2 and holds(done.stderr, "bench/mine.py", "'mine'", "'broadcast'"), done.stderr
 
 
 def contract_of_a_copy(folder: Path, source: str) -> subprocess.CompletedProcess[str]:

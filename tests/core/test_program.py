@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.core.errors import UsageError
 from bench.core.program import Collective, Copied, Exchange, Message, Step, delivered
 
 Program = tuple[tuple[Step, ...], ...]
@@ -32,6 +33,13 @@ def test_only_sends_of_the_same_step_are_received() -> None:
     ping, pong = Exchange(sends=(Message(1, 8, 0),)), Exchange(recvs=(Message(1, 8, 0),))
     program: Program = ((ping, pong), (Exchange(recvs=(Message(0, 8),)), Exchange(sends=(Message(0, 8, 24),))))
     assert delivered(program, 0) == (Copied(1, 24, 8, 0),)
+
+
+def test_an_unknown_collective_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match=r"'brodcast'.*'broadcast'"):
+        Collective("brodcast", 8, 8)
+    with pytest.raises(UsageError, match=r"'zzz'.*allreduce, .*barrier"):
+        Collective("zzz", 8, 8)
 
 
 def test_a_receive_from_a_collective_is_an_error() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH
+from bench.core.program import COLLECTIVES
 from bench.core.schedules import Call, Phases, algorithms, schedule
 
 SIZE = 4096.0
@@ -223,6 +224,10 @@ def test_a_switch_that_reduces_is_sent_the_payload_and_a_share_of_the_result() -
 def test_one_rank_has_no_phases() -> None:
     for op in ("allreduce", "alltoall", "broadcast", "gather", "barrier"):
         assert all(schedule(op, name, call(1, 1)) == [] for name in algorithms(op))
+
+
+def test_every_collective_has_an_algorithm() -> None:
+    assert all(algorithms(op) for op in COLLECTIVES)
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

@@ -85,7 +85,7 @@ def test_there_is_always_a_page(run: ForeignRun, named: str | None, hints: list[
     found = page(run, machine, pattern(run.pattern) if run.pattern else None, hints)
     [plain] = json.loads(explain_page.as_json([found]))["pages"]
     assert plain["standing_code"] == found.assessment.verdict
-    verdict = f"# {found.assessment.verdict.template.upper()}: "
+    verdict = "# FAILED" if run.status == FAILED else f"# {found.assessment.verdict.template.upper()}: "
     assert explain_page.table([found]).startswith(verdict) and explain_page.markdown([found]).startswith(verdict)
     if any(row.num_wrong for row in run.rows if (row.payload_bytes or 0) > 0 and (row.time_s or row.busbw_bytes_per_s)):
         assert found.best is None

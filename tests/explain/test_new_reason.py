@@ -28,8 +28,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_package(folder)
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Add a reason of explain\n")
-    [example] = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    (folder / "bench" / "explain" / "reasons" / "tool_settings.py").write_text(example)
+    of_rows, of_failures = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    (folder / "bench" / "explain" / "reasons" / "tool_settings.py").write_text(of_rows)
+    (folder / "bench" / "explain" / "reasons" / "ringmark.py").write_text(of_failures)
     rows = curve("allreduce", 8, 300.0, sizes=(1 << 30, 1 << 31))
     whole = log(rows, "NVIDIA H100 80GB HBM3").replace("minBytes 8 maxBytes 17179869184", "minBytes 1G maxBytes 2G")
     (folder / "few.log").write_text(whole)
@@ -68,3 +69,19 @@ def test_a_new_reason_is_on_the_page_with_its_words_and_next_step(copied: Path) 
     rate = format_rate(page["best"]["busbw_bytes_per_s"])
     assert holds(text, "2 sizes:", rate, "2 GiB")
     assert holds(text, "measure", "all_reduce_perf -b 8 -e 8G -f 2")
+
+
+def test_a_new_reason_for_a_failure_reads_its_facts(copied: Path) -> None:
+    code = (
+        "from bench.core.codes import Coded; from bench.explain.reason import FailedRun, failure_reasons\n"
+        "from bench.logs.foreign import FAILED, ForeignRun\n"
+        "for errors in (10, 11):\n"
+        "    failure = Coded('errors', {'errors': errors}, '')\n"
+        "    [found] = failure_reasons(FailedRun(ForeignRun('osu', status=FAILED, failure=failure)))\n"
+        "    print(found.code, found.facts.get('errors'))"
+    )
+    env = os.environ | {"PYTHONPATH": str(copied)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=copied, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.split("\n") == ["tool-failed None", "many-errors 11", ""], done.stderr

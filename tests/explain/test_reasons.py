@@ -11,11 +11,13 @@ from bench.core.codes import Coded
 from bench.core.links import Limit
 from bench.explain.assessment import assess
 from bench.explain.evidence import RunEvidence
+from bench.explain.explain import run_page
 from bench.explain.messages import ExplainNote, ResultVerdict
 from bench.explain.notes import run_notes
-from bench.explain.reason import FailedRun, Reason, failure_reasons, rules, run_reasons
+from bench.explain.page import markdown, table
+from bench.explain.reason import FailedRun, Found, Reason, failure_reasons, reason, rules, run_reasons
 from bench.explain.reasons import network, node, sizes
-from bench.logs.foreign import FAILED, TRUNCATED, ForeignRow, ForeignRun, Remark
+from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun, Remark
 from bench.logs.messages import LogCode
 from tests.explain.logs import SIZES, a_run, curve, evidence_of, from_host, matrix, to_host
 
@@ -283,6 +285,45 @@ def test_failures_are_recognised_by_what_the_tool_printed(failure: str, code: st
         [found] = failure_reasons(FailedRun(ForeignRun("nccl_tests", status=FAILED, failure=coded)))
         assert (found.code, found.evidence) == (code, failure) and found.command
         assert failure_reasons(FailedRun(ForeignRun("nccl_tests", status=TRUNCATED, failure=coded))) == ()
+
+
+def test_any_reason_for_a_failure_comes_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @reason(FailedRun, "many-errors", what="the tool counted errors", evidence="{errors:n error}")
+    def many_errors(failed: FailedRun) -> Found | None:
+        failure = failed.run.failure
+        return None if failure is None or failure.code != "errors" else Found(0.1, failure.facts)
+
+    rules_with_it = (*rules(), many_errors)
+    monkeypatch.setattr("bench.explain.reason.rules", lambda: rules_with_it)
+    run = ForeignRun("osu", status=FAILED, failure=Coded("errors", {"errors": 3}, "3 errors"))
+    assert [found.code for found in failure_reasons(FailedRun(run))] == ["many-errors"]
+    other = replace(run, failure=Coded("boom", {}, "boom"))
+    assert [found.code for found in failure_reasons(FailedRun(other))] == ["tool-failed"]
+
+
+@pytest.mark.parametrize(("tool", "command"), [("nccl_tests", "NCCL_DEBUG=WARN"), ("osu", ""), ("iperf3", "")])
+def test_only_tools_over_nccl_are_run_again_with_its_warnings(tool: str, command: str) -> None:
+    [found] = failure_reasons(FailedRun(ForeignRun(tool, status=FAILED, failure=Coded.uncoded("boom"))))
+    assert (found.code, found.command) == ("tool-failed", command)
+
+
+@pytest.mark.parametrize(
+    ("status", "num_wrong", "begins"),
+    [
+        (OK, 0, "# NORMAL: "),
+        (TRUNCATED, 0, "# NORMAL: "),
+        (FAILED, 0, "# FAILED, RATES NORMAL: "),
+        (FAILED, 1, "# FAILED: "),
+    ],
+)
+def test_the_page_of_a_failed_run_begins_with_the_failure(status: str, num_wrong: int, begins: str) -> None:
+    failure = None if status == OK else Coded.uncoded("the tool counted 3 errors")
+    run = a_run(480.0, status=status, failure=failure)
+    run = replace(run, rows=tuple(replace(row, num_wrong=num_wrong) for row in run.rows))
+    page = run_page(evidence_of(run, "p5.48xlarge"))
+    assert table([page]).startswith(begins) and markdown([page]).startswith(begins)
+    unjudged = run_page(evidence_of(replace(run, num_ranks=1)))
+    assert table([unjudged]).startswith("# FAILED: ") == (status == FAILED)
 
 
 def test_several_runs_in_one_log_ran_without_mpi() -> None:

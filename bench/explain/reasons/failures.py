@@ -154,10 +154,11 @@ def rank_lost(failed: FailedRun) -> Found | None:
     what="the tool failed",
     evidence="{failure}",
     step="run it again with its errors shown",
+    fallback=True,
 )
 def tool_failed(failed: FailedRun) -> Found | None:
     """Detect that the tool failed in a way that no other reason explains."""
-    return _printed(failed, "NCCL_DEBUG=WARN", "")
+    return _printed(failed, "NCCL_DEBUG=WARN" if log_traits(failed.run.tool).gpu_collectives else "", "")
 
 
 @reason(
