@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.core.errors import UsageError
-from bench.core.plugins import nearest
 
 # The calls that transports can make and the model can simulate (core/schedules.py).
 COLLECTIVES = (
@@ -31,6 +30,8 @@ COLLECTIVES = (
 def check_collective(op: str) -> None:
     """Raise UsageError if no collective has this name."""
     if op not in COLLECTIVES:
+        from bench.core.plugins import nearest  # only for an error: each pattern's file imports this module first
+
         raise UsageError(f"no collective is called {op!r}{nearest(op, COLLECTIVES)}")
 
 
