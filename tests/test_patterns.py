@@ -200,8 +200,11 @@ def check_matched(step_of: dict[int, Step]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_payload_is_a_fixed_point_of_rounding_and_grows_with_the_request(name: str, num_ranks: int) -> None:
     pattern = load(name)
+    variants = {}
     for shape in shapes(pattern, num_ranks):
         assert pattern.payload(shape.payload_bytes, shape) == shape.payload_bytes
+        variants[replace(shape, payload_bytes=0)] = shape  # the same for all sizes
+    for shape in variants.values():
         payloads = [pattern.payload(requested, shape) for requested in range(1, 3000, 7)]
         assert payloads == sorted(payloads)
 
@@ -456,9 +459,17 @@ Label = tuple[int, int]  # (member, position in its send buffer)
 @pytest.mark.parametrize("name", BUS_FACTORS)
 def test_expected_data_is_what_the_steps_deliver(name: str, num_ranks: int) -> None:
     pattern = load(name)
+    seen = set()
     for shape in shapes(pattern, num_ranks):
         if shape.payload_bytes > 5000:
             continue
+        same = tuple(
+            (pattern.steps(shape, member), pattern.expected(shape, member), pattern.buffers(shape, member))
+            for member in range(num_ranks)
+        )
+        if (shape.payload_bytes, same) in seen:  # variants that do the same
+            continue
+        seen.add((shape.payload_bytes, same))
         got = moved(pattern, shape)
         for member in range(num_ranks):
             for part in pattern.expected(shape, member):

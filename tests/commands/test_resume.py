@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,39 +17,51 @@ from bench.controller.plan import site_of
 from bench.core.case import Case, to_argv
 from bench.core.world import World
 
-
-@pytest.mark.thin(2)
-@pytest.mark.parametrize("named", ["bandwidth", "scenarios/bandwidth.yaml"])
-def test_another_scenario_than_the_runs_own_is_refused(
-    named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ["--results", str(tmp_path / "results"), "--no-plots"]
-    assert main(["run", "smoke", "--cluster", "p4d", "--model", *where]) == 0
-    [folder] = (tmp_path / "results").iterdir()
-    capsys.readouterr()
-    assert main(["run", named, "--resume", str(folder), *where]) == 2
-    err = capsys.readouterr().err
-    assert "'smoke'" in err and "'bandwidth'" in err and "--resume" in err
-    for own in ([], ["smoke"]):
-        assert main(["run", *own, "--resume", str(folder), *where]) == 0
-        assert "0 of " in capsys.readouterr().err
-    (folder / "outcomes.json").write_text("{")  # it may say that a ladder was cut
-    assert main(["run", "--resume", str(folder), *where]) == 2
-    assert "outcomes.json" in capsys.readouterr().err
+ROOT = Path(__file__).resolve().parents[2]
 
 
 SITE = "clusters:\n  site: {instance: p4d.24xlarge, launcher: direct, python: %s, env: {NCCL_ALGO: Ring}}\n"
 
 
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where a modelled run of the cluster `site` was made once. Tests change copies of it."""
+    folder = tmp_path_factory.mktemp("modelled")
+    (folder / "bench.yaml").write_text(SITE % sys.executable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["run", "smoke", "--cluster", "site", "--model", "--no-plots"]) == 0
+    return folder
+
+
 @pytest.fixture
-def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+def planned(
+    modelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The folder of a modelled run of the cluster `site`, whose bench.yaml is in the working directory."""
+    shutil.copytree(modelled, tmp_path, dirs_exist_ok=True, symlinks=True)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bench.yaml").write_text(SITE % sys.executable)
-    assert main(["run", "smoke", "--cluster", "site", "--model", "--no-plots"]) == 0
     capsys.readouterr()
     [folder] = (tmp_path / "results").iterdir()
     return folder
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("named", ["bandwidth", "scenarios/bandwidth.yaml"])
+def test_another_scenario_than_the_runs_own_is_refused(
+    named: str, planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--results", str(planned.parent), "--no-plots"]
+    Path("scenarios").symlink_to(ROOT / "scenarios")
+    assert main(["run", named, "--resume", str(planned), *where]) == 2
+    err = capsys.readouterr().err
+    assert "'smoke'" in err and "'bandwidth'" in err and "--resume" in err
+    for own in ([], ["smoke"]):
+        assert main(["run", *own, "--resume", str(planned), *where]) == 0
+        assert "0 of " in capsys.readouterr().err
+    (planned / "outcomes.json").write_text("{")  # it may say that a ladder was cut
+    assert main(["run", "--resume", str(planned), *where]) == 2
+    assert "outcomes.json" in capsys.readouterr().err
 
 
 def test_site_lines_of_a_stored_plan_never_run(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,16 +23,18 @@ from bench.transports._nccl_options import CommConfig, NcclOption
 from tests.fakes import nccl_c
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+MPIRUN = (str(Path(sys.executable).parent / "mpirun"),)
 Missing = Callable[[str, str], NoReturn]
 Ranks = Callable[..., list[Any]]
+Together = Callable[[str], list[Any]]
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
 ]
 
-# Opens the transport on every rank and runs the lines of a test with it.
+# On every rank: for each case, opens the transport and runs the lines of a test with it.
 RANK = """
-import json, os, sys, time
+import gc, json, os, sys, time
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.program import Collective, Exchange, Group, Message
@@ -41,11 +44,6 @@ from bench.rank.placement import place
 
 me = place(os.environ)
 library = plugins.load("transport", "nccl_direct")
-asked = json.loads(os.environ.get("ASKED", "{}"))
-options = Options(
-    timeout_s=20.0, share_gpu=bool(os.environ.get("SHARE")), graph=asked.get("graph", False), case=Case("", **asked)
-)
-transport = library.TRANSPORT(me, options)
 hosts = ("here",) * me.num_ranks
 world = Group("world", tuple(range(me.num_ranks)))
 
@@ -62,9 +60,31 @@ def compiled(step, num_bytes, in_place=False, reduction=Reduction("float32", "su
     return transport.compile((step,), world, buffers, reduction, in_place)
 
 def tell(value):
-    with open(f"{sys.argv[1]}/told-{me.rank}", "a") as file:
+    with open(f"{sys.argv[1]}/{name}-{me.rank}", "a") as file:
         file.write(json.dumps(value) + "\\n")
+
+gc.freeze()  # each measured row collects all garbage
+for name, case in json.load(open(sys.argv[2])).items():
+    asked, outside = case["asked"], dict(os.environ)
+    os.environ.update(case["env"])
+    share_gpu, graph = case["share_gpu"], asked.get("graph", False)
+    options = Options(timeout_s=20.0, share_gpu=share_gpu, graph=graph, case=Case("", **asked))
+    transport = library.TRANSPORT(me, options)
+    exec(case["lines"], globals())
+    for each in set(os.environ) - set(outside):
+        del os.environ[each]
+    os.environ.update(outside)
 """
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a test runs on the ranks, with the transport that `asked` and `share_gpu` give, and with variables `env`."""
+
+    lines: str
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    share_gpu: bool = False
 
 
 @pytest.fixture(scope="session")
@@ -73,27 +93,67 @@ def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nccl_c.libraries(tmp_path_factory.mktemp("nvidia"))
 
 
-@pytest.fixture
-def ranks(tmp_path: Path, nvidia: Path, missing: Missing) -> Callable[..., list[Any]]:
-    """A function that runs lines on some ranks and returns what rank 0 told, then rank 1, and so on."""
+def started(
+    folder: Path, libraries: Path, cases: Mapping[str, Lines], num: int = 2, code: int | None = 0
+) -> dict[str, list[Any]]:
+    """Run the lines of some cases on the same ranks, one after the other.
 
-    def run(lines: str, num: int = 2, code: int | None = 0, libraries: Path = nvidia, **env: str) -> list[Any]:
-        program = Path(sys.executable).parent / "mpirun"
-        if not program.exists():
-            missing("mpi", "no mpirun beside the interpreter")
-        script = tmp_path / "rank.py"
-        script.write_text(RANK + lines, encoding="utf-8")
-        given = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(libraries), "STANDIN_GPUS": "4"}
-        words = (str(program), "-disable-auto-cleanup", "-n", str(num), sys.executable, str(script), str(tmp_path))
-        done = subprocess.run(
-            words, env={**os.environ, **given, **env}, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert code is None or done.returncode == code, done.stderr[-2000:]
-        told = [json.loads(line) for file in sorted(tmp_path.glob("told-*")) for line in file.read_text().splitlines()]
-        assert told, done.stderr[-2000:]
-        return told
+    Return what rank 0 told, then rank 1, and so on, by case.
+    """
+    script, asked = folder / "rank.py", folder / "cases.json"
+    script.write_text(RANK, encoding="utf-8")
+    asked.write_text(json.dumps({name: asdict(case) for name, case in cases.items()}), encoding="utf-8")
+    given = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(libraries), "STANDIN_GPUS": "4"}
+    words = (*MPIRUN, "-disable-auto-cleanup", "-n", str(num), sys.executable, str(script), str(folder), str(asked))
+    done = subprocess.run(words, env={**os.environ, **given}, capture_output=True, text=True, timeout=250, check=False)
+    assert code is None or done.returncode == code, done.stderr[-2000:]
+    told = {
+        name: [json.loads(line) for file in sorted(folder.glob(f"{name}-*")) for line in file.read_text().splitlines()]
+        for name in cases
+    }
+    assert all(told.values()), done.stderr[-2000:]
+    return told
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, nvidia: Path, missing: Missing) -> Ranks:
+    """A function that runs lines on ranks of their own and returns what rank 0 told, then rank 1, and so on."""
+    if not Path(MPIRUN[0]).exists():
+        missing("mpi", "no mpirun beside the interpreter")
+
+    def run(lines: str, num: int = 2, code: int | None = 0, libraries: Path = nvidia) -> list[Any]:
+        return started(tmp_path, libraries, {"told": Lines(lines)}, num, code)["told"]
 
     return run
+
+
+TOGETHER: dict[str, Lines] = {}
+
+
+@pytest.fixture(scope="module")
+def ran_together(tmp_path_factory: pytest.TempPathFactory, nvidia: Path) -> tuple[dict[str, list[Any]], Path]:
+    """What ranks told that ran all lines of TOGETHER, by name, and the folder of the logs that the stand-in wrote."""
+    folder = tmp_path_factory.mktemp("together")
+    cases = {
+        name: replace(case, env={"STANDIN_LOG": str(folder / f"{name}.log"), **case.env})
+        for name, case in TOGETHER.items()
+    }
+    return started(folder, nvidia, cases), folder
+
+
+@pytest.fixture
+def together(missing: Missing, request: pytest.FixtureRequest) -> Together:
+    """`together("skew")`: what was told by these lines of TOGETHER, of which all end well and leave the ranks whole."""
+    if not Path(MPIRUN[0]).exists():
+        missing("mpi", "no mpirun beside the interpreter")
+    told, _ = request.getfixturevalue("ran_together")
+    return lambda name: told[name]
+
+
+@pytest.fixture
+def logs(ran_together: tuple[dict[str, list[Any]], Path]) -> Path:
+    """The folder of the logs of the stand-in, `NAME.log` each."""
+    return ran_together[1]
 
 
 EVERYTHING = """
@@ -142,18 +202,23 @@ transport.close()
     assert told["capability"] == [9, 0] and told["facts"]["nccl_library"].endswith("librccl.so.1")
 
 
-def test_a_wrong_byte_is_found(ranks: Ranks) -> None:
-    lines = """
+TOGETHER["wrong byte"] = Lines(
+    """
 found = [record.num_wrong for record in rows("allreduce", mode="pipelined")]
 if me.rank == 0:
     tell(found)
 transport.close()
-"""
-    assert ranks(lines, STANDIN_WRONG="4") == [[1]]
+""",
+    env={"STANDIN_WRONG": "4"},
+)
 
 
-def test_times_are_of_the_device_and_a_batch_is_issued_ahead(ranks: Ranks) -> None:
-    lines = """
+def test_a_wrong_byte_is_found(together: Together) -> None:
+    assert together("wrong byte") == [[1]]
+
+
+TOGETHER["times"] = Lines(
+    """
 for started_by in ("shared memory", "an allreduce"):
     program = compiled(Collective("allreduce", 64, 64), 64)
     each, batch = transport.time_each(program, 3), transport.time_batch(program, 10)
@@ -163,8 +228,13 @@ for started_by in ("shared memory", "an allreduce"):
     tiny = transport._loop.program([[transport._tiny(world)]])
     transport._loop.start_by(transport._comms[world.ranks], tiny, None, 0)
 transport.close()
-"""
-    for each, each_host, batch, batch_host, issued, last, following in ranks(lines, STANDIN_DELAY_US="3000"):
+""",
+    env={"STANDIN_DELAY_US": "3000"},
+)
+
+
+def test_times_are_of_the_device_and_a_batch_is_issued_ahead(together: Together) -> None:
+    for each, each_host, batch, batch_host, issued, last, following in together("times"):
         assert len(each) == 3 and all(3e-3 <= took <= host for took, host in zip(each, each_host, strict=True))
         assert len(batch) == 1 and 3e-3 <= batch[0] <= batch_host[0]
         assert issued[0] < 1.5e-3, "the host did not wait for the calls"
@@ -225,17 +295,21 @@ os._exit(3)
     assert all(lost for rank, words, lost in told if rank == 0 and "invalid argument" not in words)
 
 
-def test_two_ranks_on_one_gpu_are_refused_unless_asked_for(ranks: Ranks, nvidia: Path) -> None:
-    lines = """
+TOGETHER["one GPU"] = Lines(
+    """
 flags = compiled(Collective("allreduce", 64, 64), 64).flags
 tell([transport.facts().get("shared_gpu"), list(flags), len(transport.notes)])
 transport.close()
-"""
-    shared = ranks(lines, STANDIN_GPUS="1", SHARE="1")
-    assert shared == [["yes", ["shared_gpu"], 1]] * 2
+""",
+    env={"STANDIN_GPUS": "1"},
+    share_gpu=True,
+)
+
+
+def test_two_ranks_on_one_gpu_are_refused_unless_asked_for(together: Together, nvidia: Path) -> None:
+    assert together("one GPU") == [["yes", ["shared_gpu"], 1]] * 2
     refused = subprocess.run(
-        (str(Path(sys.executable).parent / "mpirun"), "-n", "2", sys.executable, "-m", "bench.allreduce")
-        + ("--transport", "nccl_direct", "--sizes", "8"),
+        (*MPIRUN, "-n", "2", sys.executable, "-m", "bench.allreduce") + ("--transport", "nccl_direct", "--sizes", "8"),
         env={**os.environ, "LD_LIBRARY_PATH": str(nvidia), "STANDIN_GPUS": "1"},
         capture_output=True,
         text=True,
@@ -286,24 +360,25 @@ def noted(log: Path) -> dict[str, list[list[int]]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("asked", "loop", "messages"),
-    [
-        ({"graph": True}, "graph", "True graph"),
-        ({"aggregate": 4}, "compiled", "nccl-aggregate-messages None"),
-        ({"register": "buffers"}, "compiled", "True compiled"),
-        ({"register": "symmetric"}, "compiled", "nccl-symmetric-messages None"),
-        ({"ctas": "1-4", "cta_policy": "zero"}, "compiled", "True compiled"),
-    ],
-    ids=str,
+ASKED: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"graph": True}, "graph", "True graph"),
+    ({"aggregate": 4}, "compiled", "nccl-aggregate-messages None"),
+    ({"register": "buffers"}, "compiled", "True compiled"),
+    ({"register": "symmetric"}, "compiled", "nccl-symmetric-messages None"),
+    ({"ctas": "1-4", "cta_policy": "zero"}, "compiled", "True compiled"),
 )
+TOGETHER |= {str(asked): Lines(SOME, asked) for asked, _, _ in ASKED}
+
+
+@pytest.mark.parametrize(("asked", "loop", "messages"), ASKED, ids=str)
 def test_what_is_asked_of_nccl_is_done_and_delivers_the_right_bytes(
-    asked: dict[str, Any], loop: str, messages: str, ranks: Ranks, tmp_path: Path
+    asked: dict[str, Any], loop: str, messages: str, together: Together, logs: Path
 ) -> None:
-    [told] = ranks(SOME, ASKED=json.dumps(asked), STANDIN_LOG=str(tmp_path / "log"))
+    [told] = together(str(asked))
     collectives = {pattern: [f"True {loop}"] for pattern in ("allreduce", "allgather", "broadcast")}
     assert told["found"] == collectives | {"sendrecv": [messages]}
-    log = noted(tmp_path / "log") if (tmp_path / "log").exists() else {}
+    written = logs / f"{asked}.log"
+    log = noted(written) if written.exists() else {}
     if "aggregate" in asked:
         assert log["group"] and all(numbers[0] == 4 for numbers in log["group"])
     if "register" in asked:
@@ -315,37 +390,52 @@ def test_what_is_asked_of_nccl_is_done_and_delivers_the_right_bytes(
         assert (told["facts"]["nccl_ctas"], told["facts"]["nccl_cta_policy"]) == ("1-4", "zero")
 
 
-def test_a_group_of_calls_reduces_nothing_in_place(ranks: Ranks) -> None:
-    lines = """
+TOGETHER["group in place"] = Lines(
+    """
 found = [record.skipped.code for record in rows("allreduce", in_place=True, mode="pipelined")]
 if me.rank == 0:
     tell(found)
 transport.close()
-"""
-    assert ranks(lines, ASKED=json.dumps({"aggregate": 2})) == [["nccl-aggregate-in-place"]]
+""",
+    {"aggregate": 2},
+)
 
 
-def test_the_time_of_a_group_is_divided_among_its_calls(ranks: Ranks) -> None:
-    lines = """
+def test_a_group_of_calls_reduces_nothing_in_place(together: Together) -> None:
+    assert together("group in place") == [["nccl-aggregate-in-place"]]
+
+
+TOGETHER["time of a group"] = Lines(
+    """
 program = compiled(Collective("allreduce", 64, 64), 64)
 batches = [transport.time_batch(program, 3) for _ in range(10)]
 if me.rank == 0:
     tell([min(batch.seconds[0] for batch in batches), len(batches[0].started_s)])
 transport.close()
-"""
+""",
+    {"aggregate": 5},
+    {"STANDIN_DELAY_US": "2000"},
+)
+
+
+def test_the_time_of_a_group_is_divided_among_its_calls(together: Together) -> None:
     # The least of ten: a busy machine only adds.
-    [[second, starts]] = ranks(lines, ASKED=json.dumps({"aggregate": 5}), STANDIN_DELAY_US="2000")
+    [[second, starts]] = together("time of a group")
     assert 0.002 <= second < 0.01 and starts == 1, "five calls of 2 ms each: not 10 ms"
 
 
-def test_starts_of_ranks_are_compared_by_the_clock_of_their_host(ranks: Ranks) -> None:
-    lines = """
+TOGETHER["skew"] = Lines(
+    """
 found = rows("allreduce", mode="isolated")
 if me.rank == 0:
     tell(list(found[0].samples.skew_s))
 transport.close()
 """
-    [skews] = ranks(lines)
+)
+
+
+def test_starts_of_ranks_are_compared_by_the_clock_of_their_host(together: Together) -> None:
+    [skews] = together("skew")
     assert len(skews) == 2 and all(0 <= skew < 10 for skew in skews)
 
 

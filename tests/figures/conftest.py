@@ -263,7 +263,7 @@ def _drawn(name: str) -> Drawn:
     return Drawn(document, figures)
 
 
-@pytest.fixture(params=sorted(DOCUMENTS))
+@pytest.fixture(params=sorted(DOCUMENTS), scope="module")  # its tests are neighbours, in one worker
 def drawn(request: pytest.FixtureRequest) -> Drawn:
     """Each synthetic document in turn, with its figures."""
     return _drawn(request.param)

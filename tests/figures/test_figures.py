@@ -290,7 +290,7 @@ def test_values_of_sixteen_ranks_stay_inside_their_cells(documents: Documents) -
     rows = tuple(replace(rate, src=a, dst=b, busbw_bytes_per_s=294e9) for a in range(16) for b in range(16) if a != b)
     wide = {job: replace(head, num_ranks=16, num_nodes=2, ranks_per_node=8)}
     [(_, figure)] = pairs.draw(replace(document, headers=wide, summaries=rows))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     panel = figure.axes[0]
     cell = panel.get_window_extent().width / 16
     values = [text for text in panel.texts if text.get_gid() != "facts"]
@@ -527,7 +527,7 @@ def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -
     }
     rows = tuple(replace(row, transport=long[row.job].transport) for row in document.summaries)
     [(_, figure)] = bandwidth.draw(replace(document, headers=long, summaries=rows))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     (legend,) = figure.legends
     box = legend.get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
