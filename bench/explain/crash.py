@@ -3,10 +3,11 @@
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
 Each cause is the earliest message of its type.
 
-A message is a consequence in three cases:
+A message is a consequence in four cases:
 - The same rank had waited or lost a connection before.
-- The launcher ended the process.
+- The launcher ended the process, or the job was stopped from outside before.
 - Another rank is known to have failed before.
+- The message says that ranks are missing, and each of these ranks has an error or an end of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from bench.explain.crash_messages import (
     CrashCode,
 )
 from bench.explain.reason import Reason
-from bench.logs.events import _ends, gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
+from bench.logs.events import (
+    _ends,
+    gloo,
+    launchers,
+    nccl_init,
+    nccl_inspector,
+    nccl_ras,
+    python_errors,
+    torch_watchdog,
+)
 from bench.logs.failure_events import Event, Role
 
 _MOST_REASONS = 4
@@ -42,19 +52,26 @@ _MOST_OF_WARNING = 0.3  # the weight of a message that programs also print if al
 _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
-_DEATHS = ("killed", "crashed", "aborted", "exited")
-_OWN_ENDS = ("aborted", "exited")  # the process ended itself after an error
-_HARD = (
-    *_DEATHS,
-    _ends.NODE_LOST.code,
-    _ends.HOST_MEMORY.code,
-    "mpi-abort",
-)  # messages of these kinds never follow from the rank's own waiting
-_MOST_STOP_LINES, _SOON_LINES = 2000, 100  # in which the next process of a stopped job ends, and in which it crashes
+_DEATHS = (_ends.KILLED.code, _ends.CRASHED.code, _ends.ABORTED.code, _ends.EXITED.code)
+_OWN_ENDS = (_ends.ABORTED.code, _ends.EXITED.code)  # the process ended itself after an error
+_LOSSES = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code)
+_HARD = (*_DEATHS, *_LOSSES, launchers.ABORT.code)  # these messages never follow from the rank's own waiting
+# the lines in which the next process of a stopped job ends, and in which it crashes or reports an error
+_MOST_STOP_LINES, _SOON_LINES = 2000, 100
+_AT_START = (_ends.STORE_UNREACHABLE.code, "gloo-cannot-connect", "ranks-did-not-start")  # errors of the next run
+# errors that a process prints while the job is stopped; they do not count against a stop by an unknown reason
+_ERRORS_OF_STOP = (
+    launchers.MPI_ERROR.code,
+    launchers.ABORT.code,
+    launchers.MPI_ASSERTION.code,
+)
+_RAISED_AT_STOP = (python_errors.NO_INPUT_OUTPUT, python_errors.LOADER_ENDED)
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
-_SAME_LOSS = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code, "gpu-broken")  # several programs report the same loss
+_SAME_LOSS = (*_LOSSES, "gpu-broken")  # several programs report the same loss
 _NO_PAIR = (  # not about two ranks of NCCL
-    "rendezvous-closed",
+    python_errors.CLOSED.code,
+    launchers.MPI_PEER_LOST.code,
+    launchers.CONNECTION_LOST.code,
     _ends.WORKER_LOST.code,
     _ends.WORKER_DIED.code,
     "horovod-stopped",
@@ -496,17 +513,57 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
     follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters) | _after_stop(ordered)
     named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
-    sure = [event for event in named if event.role == Role.CAUSE and not event.kind.advisory]
-    died = _first([event for event in sure if event.rank is not None or event.pid])
-    for event in named:
-        if event.role == Role.NETWORK and died is not None and not _is_before(event, died):
-            follows.add(id(event))
+    follows |= _after_failure(named) | _missing_after_own_end(named)
     causes = [event for event in named if id(event) not in follows]
     if all(event.kind.advisory for event in causes):
-        causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER)]
+        causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER) and id(event) not in follows]
     causes = causes or ordered
     kept = {id(event) for event in causes}
     return causes, [event for event in ordered if id(event) not in kept]
+
+
+def _after_failure(events: Sequence[Event]) -> set[int]:
+    """Return the ids of network errors that follow from a failure of a process.
+
+    The failure is an error of a known process, if the network error is not known to be earlier. An operator of
+    Kubernetes reports the death of a pod after the other pods lost their connections, so the order of these lines does
+    not matter. Beside an unreachable loopback address, an earlier error of an unknown process of the file also counts.
+    """
+    sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]
+    died = _first([event for event in sure if event.rank is not None or event.pid])
+    has_pod_died = any(_is_end_of_pod(event) for event in sure)
+    follows = set()
+    for event in events:
+        if event.role != Role.NETWORK:
+            continue
+        is_after = died is not None and not _is_before(event, died)
+        is_after |= has_pod_died and event.code not in _LOSSES
+        if event.kind is gloo.LOOPBACK:
+            is_after |= any(other.source == event.source and other.line < event.line for other in sure)
+        if is_after:
+            follows.add(id(event))
+    return follows
+
+
+def _is_end_of_pod(event: Event) -> bool:
+    """Check whether an operator of Kubernetes reported that a pod was killed or crashed."""
+    is_named = event.host is not None and event.rank is None and event.pid is None
+    return is_named and event.code in (_ends.KILLED.code, _ends.CRASHED.code)
+
+
+def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
+    """Return the ids of events about missing ranks that all have an error or an end of their own.
+
+    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. Launchers report an end
+    late, but an error that follows the message may be its consequence.
+    """
+    own = [event for event in events if event.role in (Role.CAUSE, Role.ENDED) and not event.kind.advisory]
+    follows = set()
+    for missing in events:
+        if missing.role == Role.ABSENT and missing.ranks:
+            explained = {event.rank for event in own if event.code in _DEATHS or not _is_before(missing, event)}
+            follows |= {id(missing)} if explained.issuperset(missing.ranks) else set()
+    return follows
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
@@ -550,25 +607,39 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 
 
 def _after_stop(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events in which a process ended after the job was ended from outside.
+    """Return the ids of events that follow from the end of the job from outside.
 
     A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
-    processes that were killed are a consequence. A file may contain the next run of the job, so only the lines after
-    the stop and after the ends that followed it count, and a crash only soon after them.
+    processes that were killed, missing ranks and lost connections are a consequence. A file may contain the next run of
+    the job, so only the lines after the stop and after the ends that followed it count, and all except the ends of
+    processes only soon after them.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
         for from_outside in (True, False):
             stop = last.get((event.source, from_outside))
-            ends = _DEATHS if from_outside else (_ends.KILLED.code,)
-            most = _SOON_LINES if event.code == _ends.CRASHED.code else _MOST_STOP_LINES
-            if event.code in ends and stop is not None and event.line - stop.line <= most:
+            if stop is not None and event.line - stop.line <= _lines_after_stop(event, from_outside):
                 follows.add(id(event))
                 last[event.source, from_outside] = event
         if event.kind in (*_ends.STOPS, _ends.STEP_ENDED, _ends.AGENT_ENDED):
             last[event.source, event.kind in _ends.STOPS] = event
     return follows
+
+
+def _lines_after_stop(event: Event, from_outside: bool) -> int:
+    """Return within how many lines after the end of the job the event is a consequence; -1 if it never is."""
+    if event.code == _ends.KILLED.code:
+        return _MOST_STOP_LINES
+    if event.role in (Role.ABSENT, Role.NETWORK) and event.code not in (*_AT_START, *_LOSSES):
+        return _SOON_LINES
+    if not from_outside:
+        return -1
+    if event.code in _DEATHS and event.code != _ends.CRASHED.code:
+        return _MOST_STOP_LINES
+    is_error = event.code in (_ends.CRASHED.code, *_ERRORS_OF_STOP) or event.kind in _RAISED_AT_STOP
+    is_lost = event.role == Role.PEER or event.code == _ends.NODE_LOST.code
+    return _SOON_LINES if is_error or is_lost else -1
 
 
 def _is_before(event: Event, other: Event) -> bool:
@@ -731,7 +802,7 @@ def _unknown(
         found.append(Coded.of(CrashCode.END_UNKNOWN))
     if first.role == Role.ENDED and first.rank is not None:
         found.append(Coded.of(CrashCode.REASON_UNKNOWN, rank=first.rank))
-    if first.kind is python_errors.RAISED and first.rank is None:
+    if first.code == python_errors.RAISED.code and first.rank is None:
         found.append(Coded.of(CrashCode.RANK_UNKNOWN))
     if first.code == "system-call-failed" and first.kind.weight < _SURE:
         found.append(Coded.of(CrashCode.CALL_UNKNOWN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
 from bench.explain import crash_page
 from bench.explain.crash import Crash, crash_of
 from bench.explain.crash_messages import CrashCode
+from bench.logs.events import launchers
 from bench.logs.failure_events import EventReader
 from bench.logs.readers import _lines
 
@@ -603,3 +605,91 @@ def test_a_table_of_missing_ranks_ends_with_its_label() -> None:
     table += "5: [2026-03-21 02:07:09] INFO epoch 2\n17: [loss 2.0]\n"
     crash = crash_in("0: step\n1: step\n0: step\n" + table, failed=True)
     assert crash is not None and crash.absent == (4,)
+
+
+PROCESS_FAILED = OPEN_MPI.format(host="n1", pid=7, job=65537, rank=0) + "[n1:7] *** {}: x\n"
+TASK = "/job:jax_worker/replica:0/task:3"
+SILENT_TASK = f"E x] Task {TASK} heartbeat timeout. This indicates that the remote task has failed\n"
+TASK_3 = "srun: error: node7: task 3: {}\n"
+REFUSED_AT = "[rank0]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:799] connect [{}]:13195: Connection refused\n"
+MTL_OFI = "mtl_ofi.h:101: Error returned from fi_cq_readerr: Input/output error(-5).\n"
+HANGUP, CTRL_C = (f"W x.py:9] Sending process 12 closing signal {name}\n" for name in ("SIGHUP", "SIGINT"))
+NO_TERMINAL = "[rank0]: OSError: [Errno 5] Input/output error\n"
+NO_WORKER = "[rank0]: RuntimeError: DataLoader worker (pid 1) exited unexpectedly\n"
+NET_OFI = WARN + "NET/OFI Request 0x7f00 completed with error. RC: 107. Error: unknown error. Completed length: 0\n"
+POD_ENDED = 'level=info msg="Pod: ns.job-worker-3 exited with code {}" job=ns.job\n'
+HYDRA = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        # a rank that raised or was killed reaches no barrier and sends no heartbeats
+        ("3: a\n3: b\n3: ValueError: bad batch\n" + NOT_AT_BARRIER, ("python-error", 3)),
+        ("[rank3]: ValueError: bad batch\n" + SILENT_TASK, ("python-error", 3)),
+        (TASK_3.format("Killed") + SILENT_TASK, ("killed", 3)),
+        (SILENT_TASK + TASK_3.format("Killed"), ("killed", 3)),
+        (SILENT_TASK + TASK_3.format("Exited with exit code 1"), ("exited", 3)),
+        # but a later error, or the failure of another rank, does not explain why it is missing
+        (SILENT_TASK + "[rank3]: ValueError: bad batch\n", ("heartbeats-stopped", None)),
+        ("[rank4]: ValueError: bad batch\n" + SILENT_TASK, ("heartbeats-stopped", None)),
+        # what a stopped job prints
+        (LIMIT + SILENT_TASK, ("time-limit", None)),
+        (LIMIT.replace("TIME LIMIT", "PREEMPTION") + SILENT_TASK, ("cancelled", None)),
+        (CANCEL + SILENT_TASK, ("step-cancelled", None)),
+        (LIMIT + PROCESS_FAILED.format("MPI_ERR_PROC_FAILED"), ("time-limit", None)),
+        (LIMIT + PROCESS_FAILED.format("MPI_ERR_COMM"), ("time-limit", None)),
+        (LIMIT + MTL_OFI, ("time-limit", None)),
+        ("srun: sending Ctrl-C to StepId=1.1\n" + MTL_OFI, ("interrupted", None)),
+        (LIMIT + NEXT_RUN + MTL_OFI, ("ofi-failed", None)),
+        (MTL_OFI + LIMIT, ("ofi-failed", None)),
+        (CANCEL + PROCESS_FAILED.format("MPI_ERR_COMM"), ("mpi-error", 0)),
+        (HANGUP + NO_TERMINAL, ("step-cancelled", None)),
+        (CTRL_C + NO_WORKER, ("interrupted", None)),
+        (NO_TERMINAL + HANGUP, ("python-error", 0)),
+        # a process that reports a dead peer made no error
+        (PROCESS_FAILED.format("MPI_ERR_PROC_FAILED") + TASK_3.format("Killed"), ("killed", 3)),
+        (PROCESS_FAILED.format("MPI_ERR_REVOKED") + TASK_3.format("Killed"), ("killed", 3)),
+        (PROCESS_FAILED.format("MPI_ERR_PROC_FAILED_PENDING"), ("mpi-process-failed", 0)),
+        (PROCESS_FAILED.format("MPI_ERR_PROC_ABORTED"), ("mpi-process-failed", 0)),
+        # network errors after a failure
+        ("ModuleNotFoundError: No module named 'x'\n" + REFUSED_AT.format("127.0.0.1"), ("python-error", None)),
+        (NET_OFI + POD_ENDED.format(137), ("killed", None)),
+        (NET_OFI + POD_ENDED.format(1), ("ofi-failed", None)),
+        # Hydra's exit codes
+        (HYDRA + "=   EXIT CODE: 9\n=   CLEANING UP\n=   EXIT CODE: 15\n", ("killed", None)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   EXIT STATUS: 1\n=====\n", ("exited", 2)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   EXIT STATUS: 139\n=====\n", ("crashed", 2)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   KILLED BY SIGNAL: 9 (Killed)\n=====\n", ("killed", 2)),
+    ],
+)
+def test_a_consequence_does_not_hide_its_cause(log: str, wanted: tuple[str, int | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank) == wanted
+
+
+def test_a_dead_peer_of_mpi_does_not_speak_of_nccl() -> None:
+    crash = crash_in(PROCESS_FAILED.format("MPI_ERR_PROC_FAILED"))
+    assert crash is not None and CrashCode.END_UNKNOWN not in [line.code for line in crash.unknown]
+
+
+def test_a_loopback_address_is_wrong_only_in_a_job_of_several_nodes() -> None:
+    crash = crash_in(REFUSED_AT.format("127.0.0.1"))
+    assert crash is not None and "if the job has several nodes" in crash.reasons[0].step
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_connection_that_gloo_tries_again_is_no_failure(retries: int) -> None:
+    crash = crash_in(
+        f"[W gloo/transport/tcp/pair.cc:1] ERROR failed to connect, willRetry={retries}, retry=0, retryLimit=3, "
+        "local=[10.0.0.1]:1, remote=[10.0.0.2]:2, error=SO_ERROR: Connection refused, remote=[10.0.0.2]:42000\n"
+    )
+    assert (crash is None) == bool(retries)
+
+
+def test_a_long_line_is_read_quickly() -> None:
+    [pattern] = [pattern for pattern in launchers._END_PATTERNS if "died from signal" in pattern.pattern]
+    begin = time.process_time()
+    for _ in range(20):
+        assert pattern.search("a" * 4000) is None
+    assert time.process_time() - begin < 1  # 3 s if each letter may begin the name of a host

@@ -33,7 +33,7 @@ _MPI_ALONE = MessageKind(
     "start the job with the mpirun of the MPI that the program is linked with",
     "ldd PROGRAM | grep mpi; which mpirun",
 )
-_MPI_SIZES = replace(
+MPI_SIZES = replace(
     MPI_ERROR,
     what="a rank received an MPI message of another size than its call expects: the ranks' calls differ in size, "
     "type or order<: {error}>",
@@ -45,6 +45,20 @@ MPI_UNNAMED = MessageKind(
     "MPI reported an error and does not name its reason<: {error}>",
     0.5,
     "read the error stack below this line, and the other ranks' output before it",
+)
+MPI_PEER_LOST = MessageKind(
+    "mpi-process-failed",
+    Role.PEER,
+    "MPI reported that another process of the job ended<: {error}>",
+    0.35,
+    "look for the process that ended first; its own output has the reason",
+)
+CONNECTION_LOST = MessageKind(
+    "launcher-connection-closed",
+    Role.PEER,
+    "a process lost its connection to the launcher: another process or the launcher ended earlier",
+    0.35,
+    MPI_PEER_LOST.step,
 )
 MPI_ASSERTION = MessageKind(
     "mpi-assertion",
@@ -60,7 +74,12 @@ NOT_STARTED = MessageKind(
     0.95,
     "correct the launcher's options",
 )
-_OTHER_SIZE = re.compile(r"[Mm]essage truncated|[Mm]essage sizes do not match")
+_FATAL = r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*"
+_ABORTED = (  # MPICH and Intel MPI; the reason follows
+    r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
+    r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*"
+)
+_UNNAMED, _OTHER_SIZE = r"Other MPI error.*)", r"(?:[Mm]essage truncated|[Mm]essage sizes do not match).*)"
 # Cray MPICH names the rank and the node before an error.
 _CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host>[\w.-]{1,253})\] )?"
 _NO_PROGRAM = replace(
@@ -71,23 +90,17 @@ _NO_PROGRAM = replace(
     command="srun ls -l FILE",
 )
 _LINES: tuple[tuple[str, MessageKind], ...] = (
-    (
-        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
-        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*Other MPI error.*)",
-        MPI_UNNAMED,
-    ),
-    (
-        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
-        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*)",
-        MPI_ERROR,
-    ),
+    (_ABORTED + _UNNAMED, MPI_UNNAMED),
+    (_ABORTED + _OTHER_SIZE, MPI_SIZES),
+    (_ABORTED + ")", MPI_ERROR),
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
-    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
-    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (_CRAY + _FATAL + _UNNAMED, MPI_UNNAMED),
+    (_CRAY + _FATAL + _OTHER_SIZE, MPI_SIZES),
+    (_CRAY + _FATAL + ")", MPI_ERROR),
     (r"(?P<error>Invalid rank has value \d+ but must be nonnegative and less than 1\b)", _MPI_ALONE),
-    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_ERROR),
+    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_SIZES),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
     (
@@ -128,15 +141,16 @@ _ENDS = (
     r"Process name: \[\S*[,@]\d+\]?,\s?(?P<rank>\d+)\].*?Exit code:\s+(?P<exit_code>-?\d+)",
     r"srun: error: (?:(?P<host>[\w.-]+): )?tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
     r"|(?P<signal_name>[A-Z][A-Za-z ]+))",
-    r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
+    r"(?<![\w.-])(?P<host>[\w.-]{1,253}): rank (?P<rank>\d+) "
+    r"(?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
     r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit|exited with) code "  # composer
     r"(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
     r"\bPod: [\w-]{1,63}\.(?P<host>[\w.-]{1,253}) exited with code (?P<exit_code>\d+)",  # Kubeflow's operator
     r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
-    r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
-    r"(?P<signal>\d+)",
+    r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: (?P<signal>\d+)"
+    r"|EXIT (?:STATUS|CODE): (?P<exit_code>\d+))",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
     r"^=\s{2,}EXIT CODE: (?P<exit_code>\d+)",  # older Hydra names no process
@@ -247,8 +261,7 @@ class LauncherReports(EventFormat):
         for pattern, kind in _LINE_PATTERNS:
             found = pattern.search(line.text)
             if found is not None:
-                error = found.groupdict().get("error")
-                yield event_of(mpi_kind(error) if kind is MPI_ERROR and error else kind, line, found)
+                yield event_of(kind, line, found)
                 return
         yield from _ends_of(line, line.text)
 
@@ -264,13 +277,6 @@ class LauncherReports(EventFormat):
 
 
 FORMAT = LauncherReports
-
-
-def mpi_kind(error: str, unnamed: re.Pattern[str] | None = None) -> MessageKind:
-    """Return the kind of an error of MPI. `unnamed` matches errors that state no reason."""
-    if unnamed is not None and unnamed.search(error):
-        return MPI_UNNAMED
-    return _MPI_SIZES if _OTHER_SIZE.search(error) else MPI_ERROR
 
 
 def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
@@ -308,10 +314,10 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
 def _of_hydra(code: int) -> tuple[int | None, int | None]:
     """Return the signal and the exit code of Hydra's "EXIT CODE".
 
-    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9 or 11, so these are
-    signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
+    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9, 11 or 15, so these
+    are signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
     """
-    if code in (9, 11):
+    if code in (9, 11, 15):
         return code, None
     return None, code >> 8 if code >= 256 and code % 256 == 0 else code
 
