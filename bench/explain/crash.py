@@ -38,6 +38,7 @@ from bench.logs.events import (
     nccl_init,
     nccl_inspector,
     nccl_ras,
+    openmpi_errors,
     python_errors,
     torch_watchdog,
 )
@@ -210,18 +211,23 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 def _attributed(events: Sequence[Event]) -> list[Event]:
     """Add to each event the rank and host that other lines state for the same process.
 
+    The label before a message of a spawned process names the rank that spawned it, so such an event has no rank.
+
     Two reports about the end of the same process are merged.
     """
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
     for event in events:
-        if event.pid is not None and event.rank is not None:
+        if event.pid is not None and event.rank is not None and not event.facts.get(openmpi_errors.SPAWNED):
             for host in {event.host, None}:
                 ranks.setdefault((host, event.pid), set()).add(event.rank)
         if event.rank is not None and event.host is not None and event.role in (Role.PLACE, *_ENDS, Role.CAUSE):
             hosts.setdefault(event.rank, set()).add(event.host)
     found = []
     for event in events:
+        if event.facts.get(openmpi_errors.SPAWNED):
+            found.append(replace(event, rank=None))
+            continue
         if event.rank is None and event.pid is not None:
             known = ranks.get((event.host, event.pid), set())
             event = replace(event, rank=next(iter(known))) if len(known) == 1 else event

@@ -430,6 +430,7 @@ REFUSED = (
 )
 NEXT_RUN = "step 1 of the next run\n" * 500
 UCX_ERROR = "[1530549338.253029] [node1:12:0]   x.c:966  UCX  ERROR {}\n"
+NO_ENDPOINT = "[node1:12] pml_ucx.c:296 Error: ucp_ep_create(proc=7) failed: Input/output error\n"
 SEGFAULT = "[node1:12:0:12] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)\n"
 NOT_AT_BARRIER = (
     "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: b. Timed out task names:\n"
@@ -461,7 +462,7 @@ NOT_AT_BARRIER = (
         ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
         ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
-        (UCX_ERROR.format("failed to create qp: Invalid argument") + SEGFAULT, "ucx-setup-failed"),
+        (UCX_ERROR.format("failed to create qp: Invalid argument") + NO_ENDPOINT + SEGFAULT, "ucx-setup-failed"),
         (UCX_ERROR.format("no usable transports/devices (asked dc_x)") + SEGFAULT, "crashed"),
         ("[/x/gloo/transport/tcp/pair.cc:7] connect [127.0.1.1]:4: Connection refused\nAborted\n", "cannot-connect"),
         ("mtl_ofi.h:101: Error returned from fi_cq_read: Input/output error(-5).\nAborted\n", "ofi-failed"),
@@ -693,3 +694,87 @@ def test_a_long_line_is_read_quickly() -> None:
     for _ in range(20):
         assert pattern.search("a" * 4000) is None
     assert time.process_time() - begin < 1  # 3 s if each letter may begin the name of a host
+
+
+NO_QUEUE_PAIR = (
+    UCX_ERROR.format(
+        "iface=0x25: failed to create UD QP TX wr:256 sge:2 inl:64 RX wr:4096 sge:1 inl 0: Invalid argument"
+    )
+    + "[node1:12] pml_ucx.c:273  Error: Failed to create UCP worker\n"
+)
+NO_PML = "No components were able to be opened in the pml framework.\n"
+NO_HELPER = "[proxy:0:0@n1] HYDU_create_process (launch.c:7): execvp error on file nvidia-smi (No such file)\n"
+NO_FILE = "slurmstepd: error: execve(): nvidia-smi: No such file or directory\n"
+NOT_CONNECTED = "[E socket.cpp:1019] [c10d] The client socket has failed to connect to any network address of (n, 1).\n"
+TRIED_AGAIN = (
+    "[W TCPStore.cpp:358] [c10d] TCP client failed to connect/validate to host n:1 - retrying (try=0, "
+    "timeout=1800000ms, delay=1234ms): The client socket has failed to connect to any network address of (n, 1). \n"
+)
+TRAINED = "".join(f"step {i} loss 1.{i}\n" for i in range(50))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        NO_QUEUE_PAIR + TRAINED,
+        NO_QUEUE_PAIR,
+        NO_HELPER + TRAINED,
+        NO_FILE + "step 1\n",
+        NOT_CONNECTED + TRIED_AGAIN + TRAINED,
+        NOT_CONNECTED + TRIED_AGAIN,
+        NOT_CONNECTED + "step 1\n",
+        "Rank 3 will spawn processes; 140 No components were used\n" + TRAINED,
+    ],
+)
+def test_what_a_job_survives_is_no_failure(log: str) -> None:
+    assert crash_in(log) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (NO_QUEUE_PAIR + TRAINED + "[rank2]: ValueError: bad batch\n", ("python-error", 2)),
+        (NO_QUEUE_PAIR + "[1,3]<stderr>:" + NO_PML, ("ucx-setup-failed", 3)),
+        (TASK_3.format("Killed") + NO_ENDPOINT.replace("Input/output error", "Endpoint timeout"), ("killed", 3)),
+        (NO_ENDPOINT.replace("Input/output error", "Destination is unreachable"), ("ucx-unreachable", None)),
+        (NO_HELPER + TRAINED + "[rank2]: ValueError: bad batch\n", ("python-error", 2)),
+        (NO_HELPER, ("not-started", None)),
+        (NO_FILE + "step 1\nsrun: error: n1: task 3: Exited with exit code 2\n", ("not-started", 3)),
+        (NO_FILE + TRAINED + "srun: error: n1: task 3: Exited with exit code 2\n", ("exited", 3)),
+        (NOT_CONNECTED, ("store-unreachable", None)),
+        (
+            NOT_CONNECTED
+            + TRIED_AGAIN
+            + "torch.distributed.DistNetworkError: The client socket has failed to connect to "
+            "any network address of (n, 1).\n",
+            ("store-unreachable", None),
+        ),
+        (
+            "It looks like orte_init failed for some reason; your parallel process is\n  orte_ess_init failed\n"
+            "  --> Returned value No permission (-17) instead of ORTE_SUCCESS\n",
+            ("mpi-error-unnamed", None),
+        ),
+        ("It looks like MPI_INIT failed for some reason; your parallel process is\n", ("mpi-error-unnamed", None)),
+        # the label before the lines of a spawned process names the process that spawned it
+        (
+            "".join(
+                f"[1,0]<stderr>:{line}\n"
+                for line in (OPEN_MPI.format(host="n1", pid=7, job=65538, rank=4) + "[n1:7] *** MPI_ERR_ARG: x").split(
+                    "\n"
+                )
+            ),
+            ("mpi-error", None),
+        ),
+    ],
+)
+def test_what_ends_a_job_is_its_cause(log: str, wanted: tuple[str, int | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank) == wanted
+
+
+def test_the_report_of_orte_names_the_call_and_the_reason() -> None:
+    crash = crash_in(
+        "It looks like orte_init failed for some reason; your parallel process is\nlikely to abort.\n\n"
+        "  orte_ess_init failed\n  --> Returned value No permission (-17) instead of ORTE_SUCCESS\n"
+    )
+    assert crash is not None and crash.first.facts["error"] == "orte_init: orte_ess_init failed: No permission (-17)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,10 +85,11 @@ _CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host
 _NO_PROGRAM = replace(
     NOT_STARTED,
     what="a node could not start the program: {error}",
-    weight=0.7,  # it may be a helper, and the training goes on
+    weight=0.7,
     step="check that every node has this file, that it may be executed, and that its interpreter is there",
     command="srun ls -l FILE",
 )
+_NO_HELPER = replace(_NO_PROGRAM, advisory=True)  # the program may be a helper, and the job goes on
 _LINES: tuple[tuple[str, MessageKind], ...] = (
     (_ABORTED + _UNNAMED, MPI_UNNAMED),
     (_ABORTED + _OTHER_SIZE, MPI_SIZES),
@@ -130,7 +131,7 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"(?:\[proxy:\d+:\d+@(?P<host>[\w.-]{1,253})\].{0,200}?)?(?P<error>execvp error on file .*)"
         r"|slurmstepd: error: (?P<error_2>execve\(\): .*)",
-        _NO_PROGRAM,
+        _NO_HELPER,
     ),
 )
 # Patterns for messages that a process ended. srun may name several ranks. `signal_name` is used if the number is
@@ -171,6 +172,9 @@ _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )
+_REPORTED_ENDS = (_ends.EXITED, _ends.KILLED, _ends.ABORTED)
+_OF_LAUNCHER = re.compile(r"\s*$|\[(?:proxy:|mpiexec@)|(?:srun|slurmstepd|mpiexec|mpirun): |=")
+_MOST_AFTER_START = 30  # lines of programs between a program that a node could not start and the report of its end
 _MOST_WRAPPED = 12  # lines of a message, at most
 
 
@@ -239,14 +243,34 @@ class LauncherReports(EventFormat):
         """Start with no open message. Some messages have several lines."""
         self._wrapped: list[str] = []
         self._begin: EventLine | None = None
+        self._unstarted: Event | None = None
+        self._num_after = 0
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether a message with several lines is incomplete."""
-        return self._begin is not None
+        """Whether a message with several lines is incomplete, or the launcher may report an end."""
+        return self._begin is not None or self._unstarted is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of a line, or of a message with several lines that ends with this line."""
+        found = list(self._reported(line))
+        yield from found
+        yield from self._not_started(line, found)
+
+    def _not_started(self, line: EventLine, found: Sequence[Event]) -> Iterator[Event]:
+        """Yield the event of a program that a node could not start, at the report that a process ended soon after."""
+        unstarted = next((event for event in found if event.kind is _NO_HELPER), None)
+        if unstarted is not None:
+            self._unstarted, self._num_after = unstarted, 0
+        elif self._unstarted is not None and any(event.kind in _REPORTED_ENDS for event in found):
+            yield replace(self._unstarted, kind=_NO_PROGRAM)
+            self._unstarted = None
+        elif self._unstarted is not None and self._begin is None and _OF_LAUNCHER.match(line.text) is None:
+            self._num_after += 1
+            if self._num_after > _MOST_AFTER_START:
+                self._unstarted = None
+
+    def _reported(self, line: EventLine) -> Iterator[Event]:
         if self._begin is None and _WRAPPED.search(line.text):
             self._begin = line
         if self._begin is not None:
@@ -266,9 +290,14 @@ class LauncherReports(EventFormat):
         yield from _ends_of(line, line.text)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a message that is incomplete at the end of the file."""
+        """Yield the event of a message that is incomplete at the end of the file.
+
+        A program that a node could not start is a failure if no program printed a line after this message.
+        """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
+        if self._unstarted is not None and self._num_after == 0:
+            yield replace(self._unstarted, kind=_NO_PROGRAM)
 
     def _ended(self, text: str) -> Iterator[Event]:
         begin, self._begin, self._wrapped = self._begin, None, []

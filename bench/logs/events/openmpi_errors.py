@@ -17,7 +17,7 @@ _PROCESS = r"\[(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,9})\] \*\*\* "
 _CALL = re.compile(_PROCESS + r"An error occurred in (?P<error>\S.*)")
 _BEFORE_INIT = re.compile(r"^\*\*\* An error occurred in (?P<error>P?MPI_\w+)")  # then no line names its process
 _NO_INIT = re.compile(r"It looks like (?P<call>\w+) failed for some reason; your parallel process")
-_RETURNED = re.compile(r"--> Returned (?P<value>\"[^\"]{1,200}\" \(-?\d+\)) instead of")
+_RETURNED = re.compile(r"--> Returned (?:value )?(?P<value>[^()]{1,200} \(-?\d+\)) instead of")
 _RANK = re.compile(_PROCESS + r"reported by process \[(?P<job>\d{1,20}),(?P<rank>\d{1,20})\]")
 _REASON = re.compile(
     _PROCESS + r"(?P<error>(?P<class>MPI_ERR_(?!ORS_)\w+)(?::.*)?|Unknown error.*|Error code: -?\d+ \(no associated.*)"
@@ -35,6 +35,7 @@ _CLASSES = {
     "MPI_ERR_PROC_ABORTED": launchers.MPI_PEER_LOST,
     "MPI_ERR_REVOKED": launchers.MPI_PEER_LOST,
 }
+SPAWNED = "is_spawned"  # a fact: the label before the line names the process that spawned this one
 _MOST_JOB, _MOST_RANK = 1 << 32, 1 << 24
 _MOST_OPEN = 1_000  # processes whose message is incomplete, at most
 _MOST_TEXT = 200
@@ -79,17 +80,21 @@ class OpenMpiErrors(EventFormat):
         elif (found := _RANK.search(line.text)) is not None:
             key = found["host"], int(found["pid"])
             if key in self._open:
-                self._open[key] = replace(self._open[key], rank=_rank(int(found["job"]), int(found["rank"])))
+                job, event = int(found["job"]), self._open[key]
+                facts = {**event.facts, SPAWNED: True} if _is_spawned(job) else event.facts
+                self._open[key] = replace(event, rank=_rank(job, int(found["rank"])), facts=facts)
         elif (found := _REASON.search(line.text)) is not None:
             reason = event_of(_kind_of(found["class"]), line, found)
             for event in self._taken(reason) or [replace(reason, facts={})]:
                 error = ": ".join(filter(None, (event.facts.get("error"), found["error"].strip())))
                 kind = event.kind if event.kind is launchers.CONNECTION_LOST else reason.kind
-                yield _shown(replace(event, kind=kind, facts={"error": error}))
+                yield _shown(replace(event, kind=kind, facts={**event.facts, "error": error}))
 
     def finish(self) -> Iterator[Event]:
         """Yield the events of messages that state no reason."""
         yield from map(_shown, self._open.values())
+        if self._init is not None:
+            yield self._init
 
     def _failed_init(self, line: EventLine) -> Iterator[Event]:
         """Yield the event of the report that MPI_Init failed at the line that states what the failed call returned."""
@@ -127,9 +132,13 @@ def _shown(event: Event) -> Event:
 
 
 def _rank(job: int, rank: int) -> int | None:
-    """Return the rank. Return None for a process of a job that MPI_Comm_spawn started, or for a damaged number.
+    """Return the rank. Return None for a process of a spawned job, or for a damaged number.
 
     Some releases of Open MPI print numbers with arbitrary upper bits.
     """
-    is_first_job = job < _MOST_JOB and job % (1 << 16) <= 1
-    return rank if is_first_job and rank < _MOST_RANK else None
+    return rank if job < _MOST_JOB and not _is_spawned(job) and rank < _MOST_RANK else None
+
+
+def _is_spawned(job: int) -> bool:
+    """Check whether MPI_Comm_spawn started this job. Its ranks are not those of the first job."""
+    return job < _MOST_JOB and job % (1 << 16) > 1
