@@ -12,9 +12,9 @@ A message is a consequence in four cases:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.codes import Coded, fill, fill_present
 from bench.explain import crash_records
@@ -40,6 +40,7 @@ from bench.logs.events import (
     nccl_ras,
     openmpi_errors,
     python_errors,
+    torch_elastic,
     torch_watchdog,
 )
 from bench.logs.failure_events import Event, Role
@@ -82,9 +83,11 @@ _NO_PAIR = (  # not about two ranks of NCCL
     "collectives-aborted",
 )
 # the numbers of elements of these operations are equal on all ranks of a group
-_SAME_SIZES = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE")
+_WORKS_OF_ONE_SIZE = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE")
+_MOST_AHEAD = 100  # operations by which a rank runs ahead of another; more belong to another attempt
 _SENT = ("SEND", "RECV", "COALESCED")  # between two ranks; they have their own sequence numbers
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +280,11 @@ def _behind(events: Sequence[Event]) -> list[Event]:
     that a rank is behind.
     """
     found = []
-    timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
+    timeouts = [
+        event for event in events if event.code in (torch_watchdog.TIMED_OUT.code, torch_watchdog.STATUS_AT.code)
+    ]
     stuck = _first([event for event in timeouts if event.seq is not None])
-    if stuck is not None and stuck.seq is not None:
+    if stuck is not None and stuck.seq is not None and not _has_several_attempts(events):
         enqueued: dict[int, Event] = {}
         for event in events:
             number = event.facts.get("enqueued")
@@ -358,7 +363,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 def _call(event: Event) -> tuple[str, int | None, str | None, int | None]:
     """Return what identifies the operation in which a rank timed out."""
-    size = event.facts.get("numel_in") if event.operation in _SAME_SIZES else None
+    size = event.facts.get("numel_in") if event.operation in _WORKS_OF_ONE_SIZE else None
     return event.code, event.seq, event.operation, size
 
 
@@ -394,22 +399,36 @@ def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
             guid, place = event.facts.get("guid"), event.facts.get("group_rank")
             guids.setdefault(own, set()).update([guid] if guid is not None else [])
             places.setdefault(own, set()).update([place] if place is not None else [])
-    calls: dict[tuple[str, str, int], dict[int, Event]] = {}
-    for event in events:
-        if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
-            continue
-        own = (event.rank, event.seq)
+
+    def key_of(rank: int, seq: int) -> tuple[str, str, int] | None:
+        own = (rank, seq)
         is_known = len(names.get(own, ())) == 1 and len(guids[own]) <= 1 and len(places[own]) <= 1
-        if event.operation and event.operation not in _SENT and is_known:
-            key = (min(names[own]), min(guids[own], default=""), event.seq)
-            calls.setdefault(key, {}).setdefault(event.rank, event)
+        return (min(names[own]), min(guids[own], default=""), seq) if is_known else None
+
     found = []
-    for (group, _, seq), by_rank in calls.items():
+    for (group, _, seq), by_rank in _timed_out_calls(events, key_of).items():
         in_group = [place for rank in by_rank for place in places[rank, seq]]
         signatures = _signatures(by_rank)
         if len(set(signatures.values())) > 1 and len({*in_group}) == len(in_group):
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
+
+
+def _timed_out_calls(
+    events: Sequence[Event], key_of: Callable[[int, int], _Key | None]
+) -> dict[_Key, dict[int, Event]]:
+    """Return the first timeout of each rank, by the key of its operation.
+
+    `key_of`: returns the key for a rank and a sequence number, or None if the operation is not compared.
+    """
+    calls: dict[_Key, dict[int, Event]] = {}
+    for event in events:
+        if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
+            continue
+        key = key_of(event.rank, event.seq)
+        if key is not None and event.operation not in (None, *_SENT):
+            calls.setdefault(key, {}).setdefault(event.rank, event)
+    return calls
 
 
 def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]:
@@ -420,13 +439,16 @@ def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]
     sizes = {
         rank: str(event.facts["numel_in"])
         for rank, event in by_rank.items()
-        if event.operation in _SAME_SIZES and event.facts.get("numel_in") is not None
+        if event.operation in _WORKS_OF_ONE_SIZE and event.facts.get("numel_in") is not None
     }
-    if len({(by_rank[rank].operation, size) for rank, size in sizes.items()}) == len(
-        {by_rank[rank].operation for rank in sizes}
-    ):
+    if not _sizes_of_one_operation_differ({rank: by_rank[rank].operation for rank in sizes}, sizes):
         sizes = {}
     return {rank: (event.operation or "?", sizes.get(rank, ""), "") for rank, event in by_rank.items()}
+
+
+def _sizes_of_one_operation_differ(operations: Mapping[int, str | None], sizes: Mapping[int, str]) -> bool:
+    """Check whether two ranks called the same operation with different sizes."""
+    return len({(operations[rank], size) for rank, size in sizes.items()}) > len(set(operations.values()))
 
 
 def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
@@ -435,15 +457,9 @@ def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
     Torch before 2.3 does not name groups. The ranks may belong to different groups, so the event blames no rank.
     """
     grouped = {event.rank for event in events if event.group is not None}
-    calls: dict[int, dict[int, Event]] = {}
-    for event in events:
-        known = event.rank is not None and event.seq is not None and event.rank not in grouped
-        if event.kind is torch_watchdog.TIMED_OUT and known and event.operation not in (None, *_SENT):
-            calls.setdefault(event.seq or 0, {}).setdefault(event.rank or 0, event)
+    calls = _timed_out_calls(events, lambda rank, seq: None if rank in grouped else seq)
     for seq, by_rank in sorted(calls.items()):
-        ranks_of: dict[tuple[str, str, str], list[int]] = {}
-        for rank, signature in sorted(_signatures(by_rank).items()):
-            ranks_of.setdefault(signature, []).append(rank)
+        ranks_of = crash_records.ranks_by_call(_signatures(by_rank))
         if len(ranks_of) > 1:
             first = by_rank[min(by_rank)]
             facts = {"calls": crash_records.calls_text(ranks_of)}
@@ -454,7 +470,12 @@ def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
 
 
 def _left_behind(events: Sequence[Event]) -> list[Event]:
-    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished."""
+    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished.
+
+    The list is empty if the numbers may belong to different attempts.
+    """
+    if _has_several_attempts(events):
+        return []
     stuck: dict[int, int] = {}
     completed: dict[int, int] = {}
     for event in events:
@@ -466,13 +487,33 @@ def _left_behind(events: Sequence[Event]) -> list[Event]:
     least = min(stuck.values(), default=0)
     ahead = [rank for rank, number in completed.items() if number >= least]
     behind = tuple(sorted(rank for rank, seq in stuck.items() if seq == least and rank not in ahead))
-    if not ahead or not behind:
+    most = max(completed.values(), default=0)
+    if not ahead or not behind or most - least > _MOST_AHEAD:
         return []
     at = [event for event in events if event.rank in behind and event.seq == least]
     named = [event for event in at if event.kind is torch_watchdog.TIMED_OUT] or at
     facts = {"num_ahead": len(ahead)}
     only = behind[0] if len(behind) == 1 else None
     return [replace(named[0], kind=LEFT_BEHIND, rank=only, ranks=behind, facts=facts)]
+
+
+def _has_several_attempts(events: Sequence[Event]) -> bool:
+    """Check whether the events may belong to several attempts of a job, each of which counts its operations from 0.
+
+    torchrun printed that it restarts the workers, or the number of a rank's operation in one group falls.
+    """
+    reached: dict[tuple[int | None, str | None, str | None], int] = {}
+    for event in events:
+        if event.kind is torch_elastic.RESTARTED:
+            return True
+        number = event.facts.get("completed")
+        own = (event.rank, event.group, event.facts.get("guid"))
+        if number is None or event.rank is None:
+            continue
+        if number < reached.get(own, number):
+            return True
+        reached[own] = number
+    return False
 
 
 def _timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:

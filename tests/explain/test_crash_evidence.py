@@ -778,3 +778,36 @@ def test_the_report_of_orte_names_the_call_and_the_reason() -> None:
         "  orte_ess_init failed\n  --> Returned value No permission (-17) instead of ORTE_SUCCESS\n"
     )
     assert crash is not None and crash.first.facts["error"] == "orte_init: orte_ess_init failed: No permission (-17)"
+
+
+def status_of(rank: int, seq: int) -> str:
+    """The lines of a rank that timed out in an operation of all ranks."""
+    at = (
+        AT_WORK.format(rank=rank, group="ID 0 PG GUID 0(default_pg)")
+        .replace("7", str(seq))
+        .replace(" 6.", f" {seq - 1}.")
+    )
+    return TIMEOUT.format(rank=rank, operation="ALLREDUCE").replace("SeqNum=7", f"SeqNum={seq}") + at
+
+
+RESTART = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        status_of(1, 501) + TRAINED + status_of(0, 3) + status_of(1, 3),
+        status_of(3, 501) + "".join(status_of(rank, 3) for rank in range(4)),
+        status_of(1, 3) + RESTART + status_of(0, 9),
+        status_of(1, 3) + TRAINED + status_of(0, 501),
+    ],
+)
+def test_numbers_of_different_attempts_are_not_compared(log: str) -> None:
+    crash = crash_in(log)
+    assert crash is not None and crash.absent == ()
+    assert not {"ranks-behind", "ranks-left-behind"} & {reason.code for reason in crash.reasons}
+
+
+def test_numbers_of_one_attempt_are_compared() -> None:
+    crash = crash_in(status_of(1, 3) + status_of(0, 9))
+    assert crash is not None and (crash.first.code, crash.first.rank) == ("ranks-left-behind", 1)
