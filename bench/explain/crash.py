@@ -3,17 +3,18 @@
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
 Each cause is the earliest message of its type.
 
-A message is a consequence in three cases:
+A message is a consequence in four cases:
 - The same rank had waited or lost a connection before.
-- The launcher ended the process.
+- The launcher ended the process, or the job was stopped from outside before.
 - Another rank is known to have failed before.
+- The message says that ranks are missing, and each of these ranks has an error or an end of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.codes import Coded, fill, fill_present
 from bench.explain import crash_records
@@ -30,7 +31,18 @@ from bench.explain.crash_messages import (
     CrashCode,
 )
 from bench.explain.reason import Reason
-from bench.logs.events import _ends, gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
+from bench.logs.events import (
+    _ends,
+    gloo,
+    launchers,
+    nccl_init,
+    nccl_inspector,
+    nccl_ras,
+    openmpi_errors,
+    python_errors,
+    torch_elastic,
+    torch_watchdog,
+)
 from bench.logs.failure_events import Event, Role
 
 _MOST_REASONS = 4
@@ -42,19 +54,26 @@ _MOST_OF_WARNING = 0.3  # the weight of a message that programs also print if al
 _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
-_DEATHS = ("killed", "crashed", "aborted", "exited")
-_OWN_ENDS = ("aborted", "exited")  # the process ended itself after an error
-_HARD = (
-    *_DEATHS,
-    _ends.NODE_LOST.code,
-    _ends.HOST_MEMORY.code,
-    "mpi-abort",
-)  # messages of these kinds never follow from the rank's own waiting
-_MOST_STOP_LINES, _SOON_LINES = 2000, 100  # in which the next process of a stopped job ends, and in which it crashes
+_DEATHS = (_ends.KILLED.code, _ends.CRASHED.code, _ends.ABORTED.code, _ends.EXITED.code)
+_OWN_ENDS = (_ends.ABORTED.code, _ends.EXITED.code)  # the process ended itself after an error
+_LOSSES = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code)
+_HARD = (*_DEATHS, *_LOSSES, launchers.ABORT.code)  # these messages never follow from the rank's own waiting
+# the lines in which the next process of a stopped job ends, and in which it crashes or reports an error
+_MOST_STOP_LINES, _SOON_LINES = 2000, 100
+_AT_START = (_ends.STORE_UNREACHABLE.code, "gloo-cannot-connect", "ranks-did-not-start")  # errors of the next run
+# errors that a process prints while the job is stopped; they do not count against a stop by an unknown reason
+_ERRORS_OF_STOP = (
+    launchers.MPI_ERROR.code,
+    launchers.ABORT.code,
+    launchers.MPI_ASSERTION.code,
+)
+_RAISED_AT_STOP = (python_errors.NO_INPUT_OUTPUT, python_errors.LOADER_ENDED)
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
-_SAME_LOSS = (_ends.NODE_LOST.code, _ends.HOST_MEMORY.code, "gpu-broken")  # several programs report the same loss
+_SAME_LOSS = (*_LOSSES, "gpu-broken")  # several programs report the same loss
 _NO_PAIR = (  # not about two ranks of NCCL
-    "rendezvous-closed",
+    python_errors.CLOSED.code,
+    launchers.MPI_PEER_LOST.code,
+    launchers.CONNECTION_LOST.code,
     _ends.WORKER_LOST.code,
     _ends.WORKER_DIED.code,
     "horovod-stopped",
@@ -64,9 +83,11 @@ _NO_PAIR = (  # not about two ranks of NCCL
     "collectives-aborted",
 )
 # the numbers of elements of these operations are equal on all ranks of a group
-_SAME_SIZES = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE")
+_WORKS_OF_ONE_SIZE = ("ALLREDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BROADCAST", "REDUCE")
+_MOST_AHEAD = 100  # operations by which a rank runs ahead of another; more belong to another attempt
 _SENT = ("SEND", "RECV", "COALESCED")  # between two ranks; they have their own sequence numbers
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +214,23 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 def _attributed(events: Sequence[Event]) -> list[Event]:
     """Add to each event the rank and host that other lines state for the same process.
 
+    The label before a message of a spawned process names the rank that spawned it, so such an event has no rank.
+
     Two reports about the end of the same process are merged.
     """
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
     for event in events:
-        if event.pid is not None and event.rank is not None:
+        if event.pid is not None and event.rank is not None and not event.facts.get(openmpi_errors.SPAWNED):
             for host in {event.host, None}:
                 ranks.setdefault((host, event.pid), set()).add(event.rank)
         if event.rank is not None and event.host is not None and event.role in (Role.PLACE, *_ENDS, Role.CAUSE):
             hosts.setdefault(event.rank, set()).add(event.host)
     found = []
     for event in events:
+        if event.facts.get(openmpi_errors.SPAWNED):
+            found.append(replace(event, rank=None))
+            continue
         if event.rank is None and event.pid is not None:
             known = ranks.get((event.host, event.pid), set())
             event = replace(event, rank=next(iter(known))) if len(known) == 1 else event
@@ -254,9 +280,11 @@ def _behind(events: Sequence[Event]) -> list[Event]:
     that a rank is behind.
     """
     found = []
-    timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
+    timeouts = [
+        event for event in events if event.code in (torch_watchdog.TIMED_OUT.code, torch_watchdog.STATUS_AT.code)
+    ]
     stuck = _first([event for event in timeouts if event.seq is not None])
-    if stuck is not None and stuck.seq is not None:
+    if stuck is not None and stuck.seq is not None and not _has_several_attempts(events):
         enqueued: dict[int, Event] = {}
         for event in events:
             number = event.facts.get("enqueued")
@@ -335,7 +363,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 def _call(event: Event) -> tuple[str, int | None, str | None, int | None]:
     """Return what identifies the operation in which a rank timed out."""
-    size = event.facts.get("numel_in") if event.operation in _SAME_SIZES else None
+    size = event.facts.get("numel_in") if event.operation in _WORKS_OF_ONE_SIZE else None
     return event.code, event.seq, event.operation, size
 
 
@@ -371,22 +399,36 @@ def _compared_timeouts(events: Sequence[Event]) -> list[Event]:
             guid, place = event.facts.get("guid"), event.facts.get("group_rank")
             guids.setdefault(own, set()).update([guid] if guid is not None else [])
             places.setdefault(own, set()).update([place] if place is not None else [])
-    calls: dict[tuple[str, str, int], dict[int, Event]] = {}
-    for event in events:
-        if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
-            continue
-        own = (event.rank, event.seq)
+
+    def key_of(rank: int, seq: int) -> tuple[str, str, int] | None:
+        own = (rank, seq)
         is_known = len(names.get(own, ())) == 1 and len(guids[own]) <= 1 and len(places[own]) <= 1
-        if event.operation and event.operation not in _SENT and is_known:
-            key = (min(names[own]), min(guids[own], default=""), event.seq)
-            calls.setdefault(key, {}).setdefault(event.rank, event)
+        return (min(names[own]), min(guids[own], default=""), seq) if is_known else None
+
     found = []
-    for (group, _, seq), by_rank in calls.items():
+    for (group, _, seq), by_rank in _timed_out_calls(events, key_of).items():
         in_group = [place for rank in by_rank for place in places[rank, seq]]
         signatures = _signatures(by_rank)
         if len(set(signatures.values())) > 1 and len({*in_group}) == len(in_group):
             found.append(crash_records.mismatch(by_rank[min(by_rank)], group, seq, signatures))
     return found[:1]
+
+
+def _timed_out_calls(
+    events: Sequence[Event], key_of: Callable[[int, int], _Key | None]
+) -> dict[_Key, dict[int, Event]]:
+    """Return the first timeout of each rank, by the key of its operation.
+
+    `key_of`: returns the key for a rank and a sequence number, or None if the operation is not compared.
+    """
+    calls: dict[_Key, dict[int, Event]] = {}
+    for event in events:
+        if event.kind is not torch_watchdog.TIMED_OUT or event.rank is None or event.seq is None:
+            continue
+        key = key_of(event.rank, event.seq)
+        if key is not None and event.operation not in (None, *_SENT):
+            calls.setdefault(key, {}).setdefault(event.rank, event)
+    return calls
 
 
 def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]:
@@ -397,13 +439,16 @@ def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]
     sizes = {
         rank: str(event.facts["numel_in"])
         for rank, event in by_rank.items()
-        if event.operation in _SAME_SIZES and event.facts.get("numel_in") is not None
+        if event.operation in _WORKS_OF_ONE_SIZE and event.facts.get("numel_in") is not None
     }
-    if len({(by_rank[rank].operation, size) for rank, size in sizes.items()}) == len(
-        {by_rank[rank].operation for rank in sizes}
-    ):
+    if not _sizes_of_one_operation_differ({rank: by_rank[rank].operation for rank in sizes}, sizes):
         sizes = {}
     return {rank: (event.operation or "?", sizes.get(rank, ""), "") for rank, event in by_rank.items()}
+
+
+def _sizes_of_one_operation_differ(operations: Mapping[int, str | None], sizes: Mapping[int, str]) -> bool:
+    """Check whether two ranks called the same operation with different sizes."""
+    return len({(operations[rank], size) for rank, size in sizes.items()}) > len(set(operations.values()))
 
 
 def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
@@ -412,15 +457,9 @@ def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
     Torch before 2.3 does not name groups. The ranks may belong to different groups, so the event blames no rank.
     """
     grouped = {event.rank for event in events if event.group is not None}
-    calls: dict[int, dict[int, Event]] = {}
-    for event in events:
-        known = event.rank is not None and event.seq is not None and event.rank not in grouped
-        if event.kind is torch_watchdog.TIMED_OUT and known and event.operation not in (None, *_SENT):
-            calls.setdefault(event.seq or 0, {}).setdefault(event.rank or 0, event)
+    calls = _timed_out_calls(events, lambda rank, seq: None if rank in grouped else seq)
     for seq, by_rank in sorted(calls.items()):
-        ranks_of: dict[tuple[str, str, str], list[int]] = {}
-        for rank, signature in sorted(_signatures(by_rank).items()):
-            ranks_of.setdefault(signature, []).append(rank)
+        ranks_of = crash_records.ranks_by_call(_signatures(by_rank))
         if len(ranks_of) > 1:
             first = by_rank[min(by_rank)]
             facts = {"calls": crash_records.calls_text(ranks_of)}
@@ -431,7 +470,12 @@ def _differing_timeouts(events: Sequence[Event]) -> list[Event]:
 
 
 def _left_behind(events: Sequence[Event]) -> list[Event]:
-    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished."""
+    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished.
+
+    The list is empty if the numbers may belong to different attempts.
+    """
+    if _has_several_attempts(events):
+        return []
     stuck: dict[int, int] = {}
     completed: dict[int, int] = {}
     for event in events:
@@ -443,13 +487,33 @@ def _left_behind(events: Sequence[Event]) -> list[Event]:
     least = min(stuck.values(), default=0)
     ahead = [rank for rank, number in completed.items() if number >= least]
     behind = tuple(sorted(rank for rank, seq in stuck.items() if seq == least and rank not in ahead))
-    if not ahead or not behind:
+    most = max(completed.values(), default=0)
+    if not ahead or not behind or most - least > _MOST_AHEAD:
         return []
     at = [event for event in events if event.rank in behind and event.seq == least]
     named = [event for event in at if event.kind is torch_watchdog.TIMED_OUT] or at
     facts = {"num_ahead": len(ahead)}
     only = behind[0] if len(behind) == 1 else None
     return [replace(named[0], kind=LEFT_BEHIND, rank=only, ranks=behind, facts=facts)]
+
+
+def _has_several_attempts(events: Sequence[Event]) -> bool:
+    """Check whether the events may belong to several attempts of a job, each of which counts its operations from 0.
+
+    torchrun printed that it restarts the workers, or the number of a rank's operation in one group falls.
+    """
+    reached: dict[tuple[int | None, str | None, str | None], int] = {}
+    for event in events:
+        if event.kind is torch_elastic.RESTARTED:
+            return True
+        number = event.facts.get("completed")
+        own = (event.rank, event.group, event.facts.get("guid"))
+        if number is None or event.rank is None:
+            continue
+        if number < reached.get(own, number):
+            return True
+        reached[own] = number
+    return False
 
 
 def _timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:
@@ -496,17 +560,57 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
     follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters) | _after_stop(ordered)
     named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
-    sure = [event for event in named if event.role == Role.CAUSE and not event.kind.advisory]
-    died = _first([event for event in sure if event.rank is not None or event.pid])
-    for event in named:
-        if event.role == Role.NETWORK and died is not None and not _is_before(event, died):
-            follows.add(id(event))
+    follows |= _after_failure(named) | _missing_after_own_end(named)
     causes = [event for event in named if id(event) not in follows]
     if all(event.kind.advisory for event in causes):
-        causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER)]
+        causes += [event for event in ordered if event.role in (Role.WAITED, Role.PEER) and id(event) not in follows]
     causes = causes or ordered
     kept = {id(event) for event in causes}
     return causes, [event for event in ordered if id(event) not in kept]
+
+
+def _after_failure(events: Sequence[Event]) -> set[int]:
+    """Return the ids of network errors that follow from a failure of a process.
+
+    The failure is an error of a known process, if the network error is not known to be earlier. An operator of
+    Kubernetes reports the death of a pod after the other pods lost their connections, so the order of these lines does
+    not matter. Beside an unreachable loopback address, an earlier error of an unknown process of the file also counts.
+    """
+    sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]
+    died = _first([event for event in sure if event.rank is not None or event.pid])
+    has_pod_died = any(_is_end_of_pod(event) for event in sure)
+    follows = set()
+    for event in events:
+        if event.role != Role.NETWORK:
+            continue
+        is_after = died is not None and not _is_before(event, died)
+        is_after |= has_pod_died and event.code not in _LOSSES
+        if event.kind is gloo.LOOPBACK:
+            is_after |= any(other.source == event.source and other.line < event.line for other in sure)
+        if is_after:
+            follows.add(id(event))
+    return follows
+
+
+def _is_end_of_pod(event: Event) -> bool:
+    """Check whether an operator of Kubernetes reported that a pod was killed or crashed."""
+    is_named = event.host is not None and event.rank is None and event.pid is None
+    return is_named and event.code in (_ends.KILLED.code, _ends.CRASHED.code)
+
+
+def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
+    """Return the ids of events about missing ranks that all have an error or an end of their own.
+
+    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. Launchers report an end
+    late, but an error that follows the message may be its consequence.
+    """
+    own = [event for event in events if event.role in (Role.CAUSE, Role.ENDED) and not event.kind.advisory]
+    follows = set()
+    for missing in events:
+        if missing.role == Role.ABSENT and missing.ranks:
+            explained = {event.rank for event in own if event.code in _DEATHS or not _is_before(missing, event)}
+            follows |= {id(missing)} if explained.issuperset(missing.ranks) else set()
+    return follows
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
@@ -550,25 +654,39 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 
 
 def _after_stop(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events in which a process ended after the job was ended from outside.
+    """Return the ids of events that follow from the end of the job from outside.
 
     A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
-    processes that were killed are a consequence. A file may contain the next run of the job, so only the lines after
-    the stop and after the ends that followed it count, and a crash only soon after them.
+    processes that were killed, missing ranks and lost connections are a consequence. A file may contain the next run of
+    the job, so only the lines after the stop and after the ends that followed it count, and all except the ends of
+    processes only soon after them.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
         for from_outside in (True, False):
             stop = last.get((event.source, from_outside))
-            ends = _DEATHS if from_outside else (_ends.KILLED.code,)
-            most = _SOON_LINES if event.code == _ends.CRASHED.code else _MOST_STOP_LINES
-            if event.code in ends and stop is not None and event.line - stop.line <= most:
+            if stop is not None and event.line - stop.line <= _lines_after_stop(event, from_outside):
                 follows.add(id(event))
                 last[event.source, from_outside] = event
         if event.kind in (*_ends.STOPS, _ends.STEP_ENDED, _ends.AGENT_ENDED):
             last[event.source, event.kind in _ends.STOPS] = event
     return follows
+
+
+def _lines_after_stop(event: Event, from_outside: bool) -> int:
+    """Return within how many lines after the end of the job the event is a consequence; -1 if it never is."""
+    if event.code == _ends.KILLED.code:
+        return _MOST_STOP_LINES
+    if event.role in (Role.ABSENT, Role.NETWORK) and event.code not in (*_AT_START, *_LOSSES):
+        return _SOON_LINES
+    if not from_outside:
+        return -1
+    if event.code in _DEATHS and event.code != _ends.CRASHED.code:
+        return _MOST_STOP_LINES
+    is_error = event.code in (_ends.CRASHED.code, *_ERRORS_OF_STOP) or event.kind in _RAISED_AT_STOP
+    is_lost = event.role == Role.PEER or event.code == _ends.NODE_LOST.code
+    return _SOON_LINES if is_error or is_lost else -1
 
 
 def _is_before(event: Event, other: Event) -> bool:
@@ -731,7 +849,7 @@ def _unknown(
         found.append(Coded.of(CrashCode.END_UNKNOWN))
     if first.role == Role.ENDED and first.rank is not None:
         found.append(Coded.of(CrashCode.REASON_UNKNOWN, rank=first.rank))
-    if first.kind is python_errors.RAISED and first.rank is None:
+    if first.code == python_errors.RAISED.code and first.rank is None:
         found.append(Coded.of(CrashCode.RANK_UNKNOWN))
     if first.code == "system-call-failed" and first.kind.weight < _SURE:
         found.append(Coded.of(CrashCode.CALL_UNKNOWN))

@@ -16,7 +16,15 @@ from bench.logs.events import flight_recorder
 from bench.logs.failure_events import Event, MessageKind
 
 Record = tuple[str, str, str, str]  # operation, sizes, dtypes, state
-_SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter")
+_RECORDED_OF_ONE_SIZE = (
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "_all_gather_base",
+    "reduce_scatter",
+)
 _MOST_CALLS = 4  # a sentence names at most this many different calls
 
 
@@ -103,7 +111,15 @@ def _signature(record: Record) -> tuple[str, str, str]:
     If ranks may use different sizes and types in this operation, these two texts are empty.
     """
     operation, sizes, dtypes, _ = record
-    return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
+    return (operation, sizes, dtypes) if operation in _RECORDED_OF_ONE_SIZE else (operation, "", "")
+
+
+def ranks_by_call(signatures: Mapping[int, tuple[str, str, str]]) -> dict[tuple[str, str, str], list[int]]:
+    """Return the ranks that made each call, in rising order. `signatures`: for each rank, its call."""
+    ranks_of: dict[tuple[str, str, str], list[int]] = {}
+    for rank, signature in sorted(signatures.items()):
+        ranks_of.setdefault(signature, []).append(rank)
+    return ranks_of
 
 
 def calls_text(ranks_of: Mapping[tuple[str, str, str], Sequence[int]]) -> str:
@@ -129,10 +145,7 @@ def mismatch(
     blames the ranks with other calls.
     `report`: the message or dump that shows the difference.
     """
-    ranks_of: dict[tuple[str, str, str], list[int]] = {}
-    for rank, signature in sorted(signatures.items()):
-        ranks_of.setdefault(signature, []).append(rank)
-    texts = calls_text(ranks_of)
+    texts = calls_text(ranks_by_call(signatures))
     most, second = Counter(signatures.values()).most_common(2)
     odd: tuple[int, ...] = ()
     if most[1] > second[1]:

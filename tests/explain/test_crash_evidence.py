@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
 from bench.explain import crash_page
 from bench.explain.crash import Crash, crash_of
 from bench.explain.crash_messages import CrashCode
+from bench.logs.events import launchers
 from bench.logs.failure_events import EventReader
 from bench.logs.readers import _lines
 
@@ -428,6 +430,7 @@ REFUSED = (
 )
 NEXT_RUN = "step 1 of the next run\n" * 500
 UCX_ERROR = "[1530549338.253029] [node1:12:0]   x.c:966  UCX  ERROR {}\n"
+NO_ENDPOINT = "[node1:12] pml_ucx.c:296 Error: ucp_ep_create(proc=7) failed: Input/output error\n"
 SEGFAULT = "[node1:12:0:12] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)\n"
 NOT_AT_BARRIER = (
     "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: b. Timed out task names:\n"
@@ -459,7 +462,7 @@ NOT_AT_BARRIER = (
         ("Task was killed due to the node running low on memory.\n", "host-out-of-memory"),
         ("Horovod has been shut down. This was caused by an exception on one of the ranks.\n", "horovod-stopped"),
         ("mpirun: Forwarding signal 2 to job\n", "interrupted"),
-        (UCX_ERROR.format("failed to create qp: Invalid argument") + SEGFAULT, "ucx-setup-failed"),
+        (UCX_ERROR.format("failed to create qp: Invalid argument") + NO_ENDPOINT + SEGFAULT, "ucx-setup-failed"),
         (UCX_ERROR.format("no usable transports/devices (asked dc_x)") + SEGFAULT, "crashed"),
         ("[/x/gloo/transport/tcp/pair.cc:7] connect [127.0.1.1]:4: Connection refused\nAborted\n", "cannot-connect"),
         ("mtl_ofi.h:101: Error returned from fi_cq_read: Input/output error(-5).\nAborted\n", "ofi-failed"),
@@ -603,3 +606,208 @@ def test_a_table_of_missing_ranks_ends_with_its_label() -> None:
     table += "5: [2026-03-21 02:07:09] INFO epoch 2\n17: [loss 2.0]\n"
     crash = crash_in("0: step\n1: step\n0: step\n" + table, failed=True)
     assert crash is not None and crash.absent == (4,)
+
+
+PROCESS_FAILED = OPEN_MPI.format(host="n1", pid=7, job=65537, rank=0) + "[n1:7] *** {}: x\n"
+TASK = "/job:jax_worker/replica:0/task:3"
+SILENT_TASK = f"E x] Task {TASK} heartbeat timeout. This indicates that the remote task has failed\n"
+TASK_3 = "srun: error: node7: task 3: {}\n"
+REFUSED_AT = "[rank0]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:799] connect [{}]:13195: Connection refused\n"
+MTL_OFI = "mtl_ofi.h:101: Error returned from fi_cq_readerr: Input/output error(-5).\n"
+HANGUP, CTRL_C = (f"W x.py:9] Sending process 12 closing signal {name}\n" for name in ("SIGHUP", "SIGINT"))
+NO_TERMINAL = "[rank0]: OSError: [Errno 5] Input/output error\n"
+NO_WORKER = "[rank0]: RuntimeError: DataLoader worker (pid 1) exited unexpectedly\n"
+NET_OFI = WARN + "NET/OFI Request 0x7f00 completed with error. RC: 107. Error: unknown error. Completed length: 0\n"
+POD_ENDED = 'level=info msg="Pod: ns.job-worker-3 exited with code {}" job=ns.job\n'
+HYDRA = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        # a rank that raised or was killed reaches no barrier and sends no heartbeats
+        ("3: a\n3: b\n3: ValueError: bad batch\n" + NOT_AT_BARRIER, ("python-error", 3)),
+        ("[rank3]: ValueError: bad batch\n" + SILENT_TASK, ("python-error", 3)),
+        (TASK_3.format("Killed") + SILENT_TASK, ("killed", 3)),
+        (SILENT_TASK + TASK_3.format("Killed"), ("killed", 3)),
+        (SILENT_TASK + TASK_3.format("Exited with exit code 1"), ("exited", 3)),
+        # but a later error, or the failure of another rank, does not explain why it is missing
+        (SILENT_TASK + "[rank3]: ValueError: bad batch\n", ("heartbeats-stopped", None)),
+        ("[rank4]: ValueError: bad batch\n" + SILENT_TASK, ("heartbeats-stopped", None)),
+        # what a stopped job prints
+        (LIMIT + SILENT_TASK, ("time-limit", None)),
+        (LIMIT.replace("TIME LIMIT", "PREEMPTION") + SILENT_TASK, ("cancelled", None)),
+        (CANCEL + SILENT_TASK, ("step-cancelled", None)),
+        (LIMIT + PROCESS_FAILED.format("MPI_ERR_PROC_FAILED"), ("time-limit", None)),
+        (LIMIT + PROCESS_FAILED.format("MPI_ERR_COMM"), ("time-limit", None)),
+        (LIMIT + MTL_OFI, ("time-limit", None)),
+        ("srun: sending Ctrl-C to StepId=1.1\n" + MTL_OFI, ("interrupted", None)),
+        (LIMIT + NEXT_RUN + MTL_OFI, ("ofi-failed", None)),
+        (MTL_OFI + LIMIT, ("ofi-failed", None)),
+        (CANCEL + PROCESS_FAILED.format("MPI_ERR_COMM"), ("mpi-error", 0)),
+        (HANGUP + NO_TERMINAL, ("step-cancelled", None)),
+        (CTRL_C + NO_WORKER, ("interrupted", None)),
+        (NO_TERMINAL + HANGUP, ("python-error", 0)),
+        # a process that reports a dead peer made no error
+        (PROCESS_FAILED.format("MPI_ERR_PROC_FAILED") + TASK_3.format("Killed"), ("killed", 3)),
+        (PROCESS_FAILED.format("MPI_ERR_REVOKED") + TASK_3.format("Killed"), ("killed", 3)),
+        (PROCESS_FAILED.format("MPI_ERR_PROC_FAILED_PENDING"), ("mpi-process-failed", 0)),
+        (PROCESS_FAILED.format("MPI_ERR_PROC_ABORTED"), ("mpi-process-failed", 0)),
+        # network errors after a failure
+        ("ModuleNotFoundError: No module named 'x'\n" + REFUSED_AT.format("127.0.0.1"), ("python-error", None)),
+        (NET_OFI + POD_ENDED.format(137), ("killed", None)),
+        (NET_OFI + POD_ENDED.format(1), ("ofi-failed", None)),
+        # Hydra's exit codes
+        (HYDRA + "=   EXIT CODE: 9\n=   CLEANING UP\n=   EXIT CODE: 15\n", ("killed", None)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   EXIT STATUS: 1\n=====\n", ("exited", 2)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   EXIT STATUS: 139\n=====\n", ("crashed", 2)),
+        (HYDRA + "=   RANK 2 PID 47 RUNNING AT node7\n=   KILLED BY SIGNAL: 9 (Killed)\n=====\n", ("killed", 2)),
+    ],
+)
+def test_a_consequence_does_not_hide_its_cause(log: str, wanted: tuple[str, int | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank) == wanted
+
+
+def test_a_dead_peer_of_mpi_does_not_speak_of_nccl() -> None:
+    crash = crash_in(PROCESS_FAILED.format("MPI_ERR_PROC_FAILED"))
+    assert crash is not None and CrashCode.END_UNKNOWN not in [line.code for line in crash.unknown]
+
+
+def test_a_loopback_address_is_wrong_only_in_a_job_of_several_nodes() -> None:
+    crash = crash_in(REFUSED_AT.format("127.0.0.1"))
+    assert crash is not None and "if the job has several nodes" in crash.reasons[0].step
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_connection_that_gloo_tries_again_is_no_failure(retries: int) -> None:
+    crash = crash_in(
+        f"[W gloo/transport/tcp/pair.cc:1] ERROR failed to connect, willRetry={retries}, retry=0, retryLimit=3, "
+        "local=[10.0.0.1]:1, remote=[10.0.0.2]:2, error=SO_ERROR: Connection refused, remote=[10.0.0.2]:42000\n"
+    )
+    assert (crash is None) == bool(retries)
+
+
+def test_a_long_line_is_read_quickly() -> None:
+    [pattern] = [pattern for pattern in launchers._END_PATTERNS if "died from signal" in pattern.pattern]
+    begin = time.process_time()
+    for _ in range(20):
+        assert pattern.search("a" * 4000) is None
+    assert time.process_time() - begin < 1  # 3 s if each letter may begin the name of a host
+
+
+NO_QUEUE_PAIR = (
+    UCX_ERROR.format(
+        "iface=0x25: failed to create UD QP TX wr:256 sge:2 inl:64 RX wr:4096 sge:1 inl 0: Invalid argument"
+    )
+    + "[node1:12] pml_ucx.c:273  Error: Failed to create UCP worker\n"
+)
+NO_PML = "No components were able to be opened in the pml framework.\n"
+NO_HELPER = "[proxy:0:0@n1] HYDU_create_process (launch.c:7): execvp error on file nvidia-smi (No such file)\n"
+NO_FILE = "slurmstepd: error: execve(): nvidia-smi: No such file or directory\n"
+NOT_CONNECTED = "[E socket.cpp:1019] [c10d] The client socket has failed to connect to any network address of (n, 1).\n"
+TRIED_AGAIN = (
+    "[W TCPStore.cpp:358] [c10d] TCP client failed to connect/validate to host n:1 - retrying (try=0, "
+    "timeout=1800000ms, delay=1234ms): The client socket has failed to connect to any network address of (n, 1). \n"
+)
+TRAINED = "".join(f"step {i} loss 1.{i}\n" for i in range(50))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        NO_QUEUE_PAIR + TRAINED,
+        NO_QUEUE_PAIR,
+        NO_HELPER + TRAINED,
+        NO_FILE + "step 1\n",
+        NOT_CONNECTED + TRIED_AGAIN + TRAINED,
+        NOT_CONNECTED + TRIED_AGAIN,
+        NOT_CONNECTED + "step 1\n",
+        "Rank 3 will spawn processes; 140 No components were used\n" + TRAINED,
+    ],
+)
+def test_what_a_job_survives_is_no_failure(log: str) -> None:
+    assert crash_in(log) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (NO_QUEUE_PAIR + TRAINED + "[rank2]: ValueError: bad batch\n", ("python-error", 2)),
+        (NO_QUEUE_PAIR + "[1,3]<stderr>:" + NO_PML, ("ucx-setup-failed", 3)),
+        (TASK_3.format("Killed") + NO_ENDPOINT.replace("Input/output error", "Endpoint timeout"), ("killed", 3)),
+        (NO_ENDPOINT.replace("Input/output error", "Destination is unreachable"), ("ucx-unreachable", None)),
+        (NO_HELPER + TRAINED + "[rank2]: ValueError: bad batch\n", ("python-error", 2)),
+        (NO_HELPER, ("not-started", None)),
+        (NO_FILE + "step 1\nsrun: error: n1: task 3: Exited with exit code 2\n", ("not-started", 3)),
+        (NO_FILE + TRAINED + "srun: error: n1: task 3: Exited with exit code 2\n", ("exited", 3)),
+        (NOT_CONNECTED, ("store-unreachable", None)),
+        (
+            NOT_CONNECTED
+            + TRIED_AGAIN
+            + "torch.distributed.DistNetworkError: The client socket has failed to connect to "
+            "any network address of (n, 1).\n",
+            ("store-unreachable", None),
+        ),
+        (
+            "It looks like orte_init failed for some reason; your parallel process is\n  orte_ess_init failed\n"
+            "  --> Returned value No permission (-17) instead of ORTE_SUCCESS\n",
+            ("mpi-error-unnamed", None),
+        ),
+        ("It looks like MPI_INIT failed for some reason; your parallel process is\n", ("mpi-error-unnamed", None)),
+        # the label before the lines of a spawned process names the process that spawned it
+        (
+            "".join(
+                f"[1,0]<stderr>:{line}\n"
+                for line in (OPEN_MPI.format(host="n1", pid=7, job=65538, rank=4) + "[n1:7] *** MPI_ERR_ARG: x").split(
+                    "\n"
+                )
+            ),
+            ("mpi-error", None),
+        ),
+    ],
+)
+def test_what_ends_a_job_is_its_cause(log: str, wanted: tuple[str, int | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank) == wanted
+
+
+def test_the_report_of_orte_names_the_call_and_the_reason() -> None:
+    crash = crash_in(
+        "It looks like orte_init failed for some reason; your parallel process is\nlikely to abort.\n\n"
+        "  orte_ess_init failed\n  --> Returned value No permission (-17) instead of ORTE_SUCCESS\n"
+    )
+    assert crash is not None and crash.first.facts["error"] == "orte_init: orte_ess_init failed: No permission (-17)"
+
+
+def status_of(rank: int, seq: int) -> str:
+    """The lines of a rank that timed out in an operation of all ranks."""
+    at = (
+        AT_WORK.format(rank=rank, group="ID 0 PG GUID 0(default_pg)")
+        .replace("7", str(seq))
+        .replace(" 6.", f" {seq - 1}.")
+    )
+    return TIMEOUT.format(rank=rank, operation="ALLREDUCE").replace("SeqNum=7", f"SeqNum={seq}") + at
+
+
+RESTART = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        status_of(1, 501) + TRAINED + status_of(0, 3) + status_of(1, 3),
+        status_of(3, 501) + "".join(status_of(rank, 3) for rank in range(4)),
+        status_of(1, 3) + RESTART + status_of(0, 9),
+        status_of(1, 3) + TRAINED + status_of(0, 501),
+    ],
+)
+def test_numbers_of_different_attempts_are_not_compared(log: str) -> None:
+    crash = crash_in(log)
+    assert crash is not None and crash.absent == ()
+    assert not {"ranks-behind", "ranks-left-behind"} & {reason.code for reason in crash.reasons}
+
+
+def test_numbers_of_one_attempt_are_compared() -> None:
+    crash = crash_in(status_of(1, 3) + status_of(0, 9))
+    assert crash is not None and (crash.first.code, crash.first.rank) == ("ranks-left-behind", 1)

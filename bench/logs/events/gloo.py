@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 TIMED_OUT = MessageKind(
     "gloo-timeout",
@@ -14,13 +15,13 @@ TIMED_OUT = MessageKind(
     "find the missing rank by its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
 )
-_LOOPBACK = MessageKind(
+LOOPBACK = MessageKind(
     "cannot-connect",
     Role.NETWORK,
-    "a rank tried to reach another rank at the loopback address {peer}<: {error}>: the other rank's host name maps to "
-    "this address",
-    0.75,
-    "name the interface that the nodes share, or correct the host name's address in /etc/hosts on every node",
+    "a rank could not reach another rank at the loopback address {peer}<: {error}>: the other rank ended, or "
+    "it runs on another host, whose name maps to this address",
+    0.6,
+    "look for a rank that ended before; if the job has several nodes, name the interface that they share",
     "GLOO_SOCKET_IFNAME=eth0; getent hosts $(hostname)",
 )
 _REFUSED = MessageKind(
@@ -37,6 +38,7 @@ _CLOSED = MessageKind(
     0.35,
     "look for the rank that ended first; its own output has the reason",
 )
+_RETRIED = "willRetry=1"  # Gloo tries again, and reports the last try with 0
 _SIGNS = (
     (
         r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
@@ -84,9 +86,9 @@ _SIGNS = (
             "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
         ),
     ),
-    (r"\bconnect \[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+): (?P<error>.*)", _LOOPBACK),
+    (r"\bconnect \[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+): (?P<error>.*)", LOOPBACK),
     (r"\bconnect \[(?P<peer>[\w.:%]{2,60})\]:(?P<port>\d+): (?P<error>.*)", _REFUSED),
-    (r"SO_ERROR: (?P<error>.*?), remote=\[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+)", _LOOPBACK),
+    (r"SO_ERROR: (?P<error>.*?), remote=\[(?P<peer>127\.[\d.]{5,11}|::1)\]:(?P<port>\d+)", LOOPBACK),
     (
         r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))",
         MessageKind(
@@ -105,6 +107,11 @@ class GlooErrors(SignFormat):
 
     hints = ("gloo/", "Gloo ", "op.preamble", "Timed out waiting", "closed by peer", "ifa == nullptr")
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Yield at most one event for a line, and none for a connection that Gloo tries again."""
+        if _RETRIED not in line.text:
+            yield from super().read(line)
 
 
 FORMAT = GlooErrors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ _MPI_ALONE = MessageKind(
     "start the job with the mpirun of the MPI that the program is linked with",
     "ldd PROGRAM | grep mpi; which mpirun",
 )
-_MPI_SIZES = replace(
+MPI_SIZES = replace(
     MPI_ERROR,
     what="a rank received an MPI message of another size than its call expects: the ranks' calls differ in size, "
     "type or order<: {error}>",
@@ -45,6 +45,20 @@ MPI_UNNAMED = MessageKind(
     "MPI reported an error and does not name its reason<: {error}>",
     0.5,
     "read the error stack below this line, and the other ranks' output before it",
+)
+MPI_PEER_LOST = MessageKind(
+    "mpi-process-failed",
+    Role.PEER,
+    "MPI reported that another process of the job ended<: {error}>",
+    0.35,
+    "look for the process that ended first; its own output has the reason",
+)
+CONNECTION_LOST = MessageKind(
+    "launcher-connection-closed",
+    Role.PEER,
+    "a process lost its connection to the launcher: another process or the launcher ended earlier",
+    0.35,
+    MPI_PEER_LOST.step,
 )
 MPI_ASSERTION = MessageKind(
     "mpi-assertion",
@@ -60,34 +74,34 @@ NOT_STARTED = MessageKind(
     0.95,
     "correct the launcher's options",
 )
-_OTHER_SIZE = re.compile(r"[Mm]essage truncated|[Mm]essage sizes do not match")
+_FATAL = r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*"
+_ABORTED = (  # MPICH and Intel MPI; the reason follows
+    r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
+    r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*"
+)
+_UNNAMED, _OTHER_SIZE = r"Other MPI error.*)", r"(?:[Mm]essage truncated|[Mm]essage sizes do not match).*)"
 # Cray MPICH names the rank and the node before an error.
 _CRAY = r"(?:\b[Rr]ank (?P<rank>\d{1,9}) \[\w{3} \w{3} [ \d:]{8,24}\] \[(?P<host>[\w.-]{1,253})\] )?"
 _NO_PROGRAM = replace(
     NOT_STARTED,
     what="a node could not start the program: {error}",
-    weight=0.7,  # it may be a helper, and the training goes on
+    weight=0.7,
     step="check that every node has this file, that it may be executed, and that its interpreter is there",
     command="srun ls -l FILE",
 )
+_NO_HELPER = replace(_NO_PROGRAM, advisory=True)  # the program may be a helper, and the job goes on
 _LINES: tuple[tuple[str, MessageKind], ...] = (
-    (
-        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
-        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*Other MPI error.*)",
-        MPI_UNNAMED,
-    ),
-    (
-        r"(?:\[(?P<host>[\w.-]+)\] - )?Abort\((?P<error_code>-?\d+)\)(?: on node \d+)? "
-        r"\(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack) ?(?P<error>.*)",
-        MPI_ERROR,
-    ),
+    (_ABORTED + _UNNAMED, MPI_UNNAMED),
+    (_ABORTED + _OTHER_SIZE, MPI_SIZES),
+    (_ABORTED + ")", MPI_ERROR),
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
-    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*Other MPI error.*)", MPI_UNNAMED),
-    (_CRAY + r"Fatal error in (?P<error>(?:P?MPI|internal)_\w+.*)", MPI_ERROR),
+    (_CRAY + _FATAL + _UNNAMED, MPI_UNNAMED),
+    (_CRAY + _FATAL + _OTHER_SIZE, MPI_SIZES),
+    (_CRAY + _FATAL + ")", MPI_ERROR),
     (r"(?P<error>Invalid rank has value \d+ but must be nonnegative and less than 1\b)", _MPI_ALONE),
-    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_ERROR),
+    (r"(?P<error>[Mm]essage sizes do not match across processes in the collective.*)", MPI_SIZES),
     (r"Assertion failed in file (?P<error>\S+ at line \d+.*)", MPI_ASSERTION),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
     (
@@ -117,7 +131,7 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"(?:\[proxy:\d+:\d+@(?P<host>[\w.-]{1,253})\].{0,200}?)?(?P<error>execvp error on file .*)"
         r"|slurmstepd: error: (?P<error_2>execve\(\): .*)",
-        _NO_PROGRAM,
+        _NO_HELPER,
     ),
 )
 # Patterns for messages that a process ended. srun may name several ranks. `signal_name` is used if the number is
@@ -128,15 +142,16 @@ _ENDS = (
     r"Process name: \[\S*[,@]\d+\]?,\s?(?P<rank>\d+)\].*?Exit code:\s+(?P<exit_code>-?\d+)",
     r"srun: error: (?:(?P<host>[\w.-]+): )?tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
     r"|(?P<signal_name>[A-Z][A-Za-z ]+))",
-    r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
+    r"(?<![\w.-])(?P<host>[\w.-]{1,253}): rank (?P<rank>\d+) "
+    r"(?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
     r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit|exited with) code "  # composer
     r"(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
     r"\bPod: [\w-]{1,63}\.(?P<host>[\w.-]{1,253}) exited with code (?P<exit_code>\d+)",  # Kubeflow's operator
     r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
-    r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
-    r"(?P<signal>\d+)",
+    r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: (?P<signal>\d+)"
+    r"|EXIT (?:STATUS|CODE): (?P<exit_code>\d+))",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
     r"^=\s{2,}EXIT CODE: (?P<exit_code>\d+)",  # older Hydra names no process
@@ -157,6 +172,9 @@ _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )
+_REPORTED_ENDS = (_ends.EXITED, _ends.KILLED, _ends.ABORTED)
+_OF_LAUNCHER = re.compile(r"\s*$|\[(?:proxy:|mpiexec@)|(?:srun|slurmstepd|mpiexec|mpirun): |=")
+_MOST_AFTER_START = 30  # lines of programs between a program that a node could not start and the report of its end
 _MOST_WRAPPED = 12  # lines of a message, at most
 
 
@@ -225,14 +243,34 @@ class LauncherReports(EventFormat):
         """Start with no open message. Some messages have several lines."""
         self._wrapped: list[str] = []
         self._begin: EventLine | None = None
+        self._unstarted: Event | None = None
+        self._num_after = 0
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether a message with several lines is incomplete."""
-        return self._begin is not None
+        """Whether a message with several lines is incomplete, or the launcher may report an end."""
+        return self._begin is not None or self._unstarted is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of a line, or of a message with several lines that ends with this line."""
+        found = list(self._reported(line))
+        yield from found
+        yield from self._not_started(line, found)
+
+    def _not_started(self, line: EventLine, found: Sequence[Event]) -> Iterator[Event]:
+        """Yield the event of a program that a node could not start, at the report that a process ended soon after."""
+        unstarted = next((event for event in found if event.kind is _NO_HELPER), None)
+        if unstarted is not None:
+            self._unstarted, self._num_after = unstarted, 0
+        elif self._unstarted is not None and any(event.kind in _REPORTED_ENDS for event in found):
+            yield replace(self._unstarted, kind=_NO_PROGRAM)
+            self._unstarted = None
+        elif self._unstarted is not None and self._begin is None and _OF_LAUNCHER.match(line.text) is None:
+            self._num_after += 1
+            if self._num_after > _MOST_AFTER_START:
+                self._unstarted = None
+
+    def _reported(self, line: EventLine) -> Iterator[Event]:
         if self._begin is None and _WRAPPED.search(line.text):
             self._begin = line
         if self._begin is not None:
@@ -247,15 +285,19 @@ class LauncherReports(EventFormat):
         for pattern, kind in _LINE_PATTERNS:
             found = pattern.search(line.text)
             if found is not None:
-                error = found.groupdict().get("error")
-                yield event_of(mpi_kind(error) if kind is MPI_ERROR and error else kind, line, found)
+                yield event_of(kind, line, found)
                 return
         yield from _ends_of(line, line.text)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a message that is incomplete at the end of the file."""
+        """Yield the event of a message that is incomplete at the end of the file.
+
+        A program that a node could not start is a failure if no program printed a line after this message.
+        """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
+        if self._unstarted is not None and self._num_after == 0:
+            yield replace(self._unstarted, kind=_NO_PROGRAM)
 
     def _ended(self, text: str) -> Iterator[Event]:
         begin, self._begin, self._wrapped = self._begin, None, []
@@ -264,13 +306,6 @@ class LauncherReports(EventFormat):
 
 
 FORMAT = LauncherReports
-
-
-def mpi_kind(error: str, unnamed: re.Pattern[str] | None = None) -> MessageKind:
-    """Return the kind of an error of MPI. `unnamed` matches errors that state no reason."""
-    if unnamed is not None and unnamed.search(error):
-        return MPI_UNNAMED
-    return _MPI_SIZES if _OTHER_SIZE.search(error) else MPI_ERROR
 
 
 def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
@@ -308,10 +343,10 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
 def _of_hydra(code: int) -> tuple[int | None, int | None]:
     """Return the signal and the exit code of Hydra's "EXIT CODE".
 
-    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9 or 11, so these are
-    signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
+    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9, 11 or 15, so these
+    are signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
     """
-    if code in (9, 11):
+    if code in (9, 11, 15):
         return code, None
     return None, code >> 8 if code >= 256 and code % 256 == 0 else code
 

@@ -1,10 +1,16 @@
-"""Read network errors of MPI's libraries: UCX, libfabric under MPICH, and Open MPI's TCP transport."""
+"""Read network errors of MPI's libraries: UCX, libfabric under MPICH, and Open MPI's TCP transport.
+
+If UCX cannot create its queue pairs, Open MPI goes on with another transport. This is a failure only if Open MPI then
+says that it has no transport left.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 
-from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat, event_of
 
 _UCX = (
     r"(?:\[(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10}:\d{1,10}\]"
@@ -26,6 +32,24 @@ _UCX_SETUP = MessageKind(
     0.9,
     "read UCX's errors, and run once over TCP: if this run works, check the NICs and the number of their queue pairs",
     "UCX_TLS=tcp,self,sm; UCX_LOG_LEVEL=info; ucx_info -d",
+)
+_UCX_UNUSED = replace(
+    _UCX_SETUP,
+    what="UCX could not create its queue pairs, and MPI may use another transport: {error}",
+    weight=0.3,
+    advisory=True,
+)
+_UCX_UNREACHABLE = MessageKind(
+    "ucx-unreachable",
+    Role.NETWORK,
+    "UCX could not reach another process: {error}",
+    0.65,
+    "look for an earlier end of another process, then test the network between the hosts",
+    _PORTS,
+)
+_NO_TRANSPORT = re.compile(
+    r"No components were able to be opened in the pml framework|No available pml components were found"
+    r"|PML \w{1,40} cannot be selected"
 )
 _EFA = MessageKind(
     "ofi-failed",
@@ -109,8 +133,14 @@ _SIGNS = (
             "env | grep ^UCX_; ucx_info -d",
         ),
     ),
+    (
+        r"pml_ucx\.c:\d+\s+Error: (?P<error>ucp_ep_create\(.{0,40}\) failed: (?:Endpoint timeout|.{0,40}unreachable"
+        r"|.{0,40}timed out|Connection reset).*)",
+        _UCX_UNREACHABLE,
+    ),
     (r"pml_ucx\.c:\d+\s+Error: (?P<error>ucp_ep_create\(.{0,40}\) failed: .*)", _UCX_SETUP),
-    (r"UCX\s+ERROR\s+(?P<error>.{0,40}[Ff]ailed to create .{0,20}\b[Qq][Pp]\b.*)", _UCX_SETUP),
+    (r"pml_ucx\.c:\d+\s+Error: (?P<error>Failed to create UCP worker)", _UCX_UNUSED),
+    (r"UCX\s+ERROR\s+(?P<error>.{0,40}[Ff]ailed to create .{0,20}\b[Qq][Pp]\b.*)", _UCX_UNUSED),
     (
         r"UCX\s+ERROR\s+(?P<error>.*)",
         MessageKind(
@@ -206,8 +236,25 @@ class MpiNetwork(SignFormat):
         "Flow control triggered",
         "btl_tcp",
         "connect() to ",
+        "pml framework",
+        "pml components",
+        "cannot be selected",
     )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def __init__(self) -> None:
+        """Start with no error of UCX."""
+        self._unused: str | None = None  # the first error for which Open MPI may use another transport
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Yield at most one event for a line."""
+        if self._unused is not None and _NO_TRANSPORT.search(line.text):
+            yield event_of(_UCX_SETUP, line, facts={"error": self._unused})
+            return
+        for event in super().read(line):
+            if event.kind is _UCX_UNUSED:
+                self._unused = self._unused or event.facts["error"]
+            yield event
 
 
 FORMAT = MpiNetwork

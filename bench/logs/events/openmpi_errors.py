@@ -11,25 +11,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.logs.events import launchers
-from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, event_of
 
-_LOST = MessageKind(
-    "launcher-connection-closed",
-    Role.PEER,
-    "a process lost its connection to the launcher: another process or the launcher ended earlier",
-    0.35,
-    "look for the process that ended first; its own output has the reason",
-)
 _PROCESS = r"\[(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,9})\] \*\*\* "
 _CALL = re.compile(_PROCESS + r"An error occurred in (?P<error>\S.*)")
 _BEFORE_INIT = re.compile(r"^\*\*\* An error occurred in (?P<error>P?MPI_\w+)")  # then no line names its process
 _NO_INIT = re.compile(r"It looks like (?P<call>\w+) failed for some reason; your parallel process")
-_RETURNED = re.compile(r"--> Returned (?P<value>\"[^\"]{1,200}\" \(-?\d+\)) instead of")
+_RETURNED = re.compile(r"--> Returned (?:value )?(?P<value>[^()]{1,200} \(-?\d+\)) instead of")
 _RANK = re.compile(_PROCESS + r"reported by process \[(?P<job>\d{1,20}),(?P<rank>\d{1,20})\]")
 _REASON = re.compile(
-    _PROCESS + r"(?P<error>MPI_ERR_(?!ORS_)\w+(?::.*)?|Unknown error.*|Error code: -?\d+ \(no associated.*)"
+    _PROCESS + r"(?P<error>(?P<class>MPI_ERR_(?!ORS_)\w+)(?::.*)?|Unknown error.*|Error code: -?\d+ \(no associated.*)"
 )
-_UNNAMED = re.compile(r"MPI_ERR_(?:OTHER|INTERN|UNKNOWN)\b|Unknown error|Error code:")
+# The class of an error -> what it means. Classes that are not listed name a wrong call.
+_CLASSES = {
+    "MPI_ERR_OTHER": launchers.MPI_UNNAMED,
+    "MPI_ERR_INTERN": launchers.MPI_UNNAMED,
+    "MPI_ERR_UNKNOWN": launchers.MPI_UNNAMED,
+    "MPI_ERR_TRUNCATE": launchers.MPI_SIZES,
+    # a peer ended; the process that reports it made no error
+    "MPI_ERR_PROC_FAILED": launchers.MPI_PEER_LOST,
+    "MPI_ERR_PROC_FAILED_PENDING": launchers.MPI_PEER_LOST,
+    "MPI_ERR_PENDING": launchers.MPI_PEER_LOST,
+    "MPI_ERR_PROC_ABORTED": launchers.MPI_PEER_LOST,
+    "MPI_ERR_REVOKED": launchers.MPI_PEER_LOST,
+}
+SPAWNED = "is_spawned"  # a fact: the label before the line names the process that spawned this one
 _MOST_JOB, _MOST_RANK = 1 << 32, 1 << 24
 _MOST_OPEN = 1_000  # processes whose message is incomplete, at most
 _MOST_TEXT = 200
@@ -67,24 +73,28 @@ class OpenMpiErrors(EventFormat):
             yield event_of(launchers.MPI_UNNAMED, line, found)
         elif (found := _CALL.search(line.text)) is not None:
             is_lost = found["error"].startswith("Socket closed")
-            event = event_of(_LOST if is_lost else launchers.MPI_UNNAMED, line, found)
+            event = event_of(launchers.CONNECTION_LOST if is_lost else launchers.MPI_UNNAMED, line, found)
             yield from map(_shown, self._taken(event))
             if len(self._open) < _MOST_OPEN:
                 self._open[event.host, event.pid] = event
         elif (found := _RANK.search(line.text)) is not None:
             key = found["host"], int(found["pid"])
             if key in self._open:
-                self._open[key] = replace(self._open[key], rank=_rank(int(found["job"]), int(found["rank"])))
+                job, event = int(found["job"]), self._open[key]
+                facts = {**event.facts, SPAWNED: True} if _is_spawned(job) else event.facts
+                self._open[key] = replace(event, rank=_rank(job, int(found["rank"])), facts=facts)
         elif (found := _REASON.search(line.text)) is not None:
-            reason = event_of(launchers.mpi_kind(found["error"], _UNNAMED), line, found)
+            reason = event_of(_kind_of(found["class"]), line, found)
             for event in self._taken(reason) or [replace(reason, facts={})]:
                 error = ": ".join(filter(None, (event.facts.get("error"), found["error"].strip())))
-                kind = event.kind if event.kind is _LOST else reason.kind
-                yield _shown(replace(event, kind=kind, facts={"error": error}))
+                kind = event.kind if event.kind is launchers.CONNECTION_LOST else reason.kind
+                yield _shown(replace(event, kind=kind, facts={**event.facts, "error": error}))
 
     def finish(self) -> Iterator[Event]:
         """Yield the events of messages that state no reason."""
         yield from map(_shown, self._open.values())
+        if self._init is not None:
+            yield self._init
 
     def _failed_init(self, line: EventLine) -> Iterator[Event]:
         """Yield the event of the report that MPI_Init failed at the line that states what the failed call returned."""
@@ -109,15 +119,26 @@ class OpenMpiErrors(EventFormat):
 FORMAT = OpenMpiErrors
 
 
+def _kind_of(error_class: str | None) -> MessageKind:
+    """Return what a class of MPI's errors means. Some errors state no class."""
+    if error_class is None:
+        return launchers.MPI_UNNAMED
+    return _CLASSES.get(error_class, launchers.MPI_ERROR)
+
+
 def _shown(event: Event) -> Event:
     """Remove the number 0, which Open MPI prints instead of the process before MPI is initialised."""
     return event if event.pid else replace(event, pid=None)
 
 
 def _rank(job: int, rank: int) -> int | None:
-    """Return the rank. Return None for a process of a job that MPI_Comm_spawn started, or for a damaged number.
+    """Return the rank. Return None for a process of a spawned job, or for a damaged number.
 
     Some releases of Open MPI print numbers with arbitrary upper bits.
     """
-    is_first_job = job < _MOST_JOB and job % (1 << 16) <= 1
-    return rank if is_first_job and rank < _MOST_RANK else None
+    return rank if job < _MOST_JOB and not _is_spawned(job) and rank < _MOST_RANK else None
+
+
+def _is_spawned(job: int) -> bool:
+    """Check whether MPI_Comm_spawn started this job. Its ranks are not those of the first job."""
+    return job < _MOST_JOB and job % (1 << 16) > 1

@@ -47,7 +47,7 @@ _NOT_STARTED = MessageKind(
     0.7,
     "check that every node started with the same endpoint, id and number of nodes",
 )
-_CLOSED = MessageKind(
+CLOSED = MessageKind(
     "rendezvous-closed",
     Role.PEER,
     "the rendezvous was closed: other nodes ended before",
@@ -60,6 +60,17 @@ _COORDINATION = MessageKind(
     "an operation of JAX's coordination service failed<: {message}>",
     0.3,
     "look for the process that ended, hung or never started",
+)
+NO_INPUT_OUTPUT = replace(
+    RAISED,
+    step="check the file or device that the program used: the lines above this one are its stack; without a file, the "
+    "terminal of the job closed",
+)
+LOADER_ENDED = replace(
+    RAISED,
+    what="a process of the data loader ended<: {message}>",
+    step="look for the process's own error, and check whether the kernel ended it for lack of memory",
+    command="dmesg -T | grep -iE 'killed process|out of memory'",
 )
 _LOADER_MEMORY = MessageKind(
     "loader-memory",
@@ -78,10 +89,12 @@ _MEANINGS = (
     (re.compile(r"\bRendezvousConnectionError"), _STORE),
     (re.compile(r"connect\(\) timed out\. Original timeout"), _STORE),
     (re.compile(r"\bRendezvousTimeoutError"), _NOT_STARTED),
-    (re.compile(r"\bRendezvous(?:Closed|GracefulExit)Error"), _CLOSED),
+    (re.compile(r"\bRendezvous(?:Closed|GracefulExit)Error"), CLOSED),
     (re.compile(r"\b(?:ActorDied|RayActor|ActorUnavailable|WorkerCrashed|NodeDied)Error"), _ends.WORKER_LOST),
     (re.compile(r"DataLoader worker .* killed by signal: Bus error"), _LOADER_MEMORY),
     (re.compile(r"DataLoader worker .* killed by signal: Killed"), _ends.KILLED),
+    (re.compile(r"DataLoader worker .* exited unexpectedly"), LOADER_ENDED),
+    (re.compile(r"\bOSError: \[Errno 5\]"), NO_INPUT_OUTPUT),
     (re.compile(r"DataLoader worker .* killed by signal: (?:Terminated|Interrupt|Hangup)"), _STOPPED),
 )
 _IGNORED = "Exception ignored in"

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.logs.events import _ends
-from bench.logs.failure_events import Event, EventFormat, EventLine, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
+RESTARTED = MessageKind("workers-restarted", Role.STATE, "torchrun restarted the workers")
+_RESTART = re.compile(r"Worker group FAILED\. .{0,40}attempts left; will restart worker group")
 _FAILED = re.compile(
     r"failed \(exitcode: (?P<exit_code>-?\d{1,6})\) local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,10})\)"
 )
@@ -40,6 +42,7 @@ class ElasticReport(EventFormat):
         "death signal, ",
         "closing signal SIG",
         "got signal: ",
+        "will restart worker group",
     )
 
     def __init__(self) -> None:
@@ -63,6 +66,9 @@ class ElasticReport(EventFormat):
             signal = int(number) if number else _ends.signal_of(name)
             kind = {1: _ends.HUNG_UP, 2: _ends.INTERRUPTED}.get(signal or 0, _ends.AGENT_ENDED)
             yield event_of(kind, line, facts={"signal": signal})
+            return
+        if _RESTART.search(line.text) is not None:
+            yield event_of(RESTARTED, line)
             return
         begin = _BEGIN.search(line.text)
         if begin is not None:

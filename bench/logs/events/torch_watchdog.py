@@ -7,6 +7,7 @@ PG GUID 2(name) Rank 0]` states the rank within the group. The reader uses this 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bench.logs.events import _ends
@@ -74,6 +75,10 @@ _TOO_MANY_JOINED = MessageKind(
     0.6,
     "give each start of the job a new store: another port or rendezvous id, or another file",
 )
+_STORE_REFUSED = replace(_ends.STORE_UNREACHABLE, weight=0.3, advisory=True)
+_LOGGED = re.compile(r"\[c10d\] The client socket has failed")  # and no exception
+_RETRIED = "TCP client failed to connect/validate to host"  # and then torch tries again
+_OF_CLIENT = re.compile(r"\s*$|.*client socket has")
 _SIGNS = (
     (r"Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ms>\d+) milliseconds", TIMED_OUT),
     (r"at work(?: sequence id)?: (?P<seq>\d+),? .*?" + _STATUS, STATUS_AT),
@@ -229,6 +234,33 @@ class TorchWatchdog(SignFormat):
         "sendBytes",
     )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def __init__(self) -> None:
+        """Start with no failed connection."""
+        self._refused: Event | None = None
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the next line may show that the program went on after a failed connection."""
+        return self._refused is not None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Yield at most one event for a line. A failed connection is logged, and torch may try again."""
+        if self._refused is not None and _OF_CLIENT.match(line.text) is None:
+            self._refused = None
+        if _RETRIED in line.text:
+            self._refused = None
+            return
+        for event in super().read(line):
+            if event.kind is _ends.STORE_UNREACHABLE and _LOGGED.search(line.text):
+                event = replace(event, kind=_STORE_REFUSED)
+                self._refused = self._refused or event
+            yield event
+
+    def finish(self) -> Iterator[Event]:
+        """Yield the event of a failed connection after which the program printed nothing."""
+        if self._refused is not None:
+            yield replace(self._refused, kind=_ends.STORE_UNREACHABLE)
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """Add the rank and the group to an event, and convert its counts to numbers."""
