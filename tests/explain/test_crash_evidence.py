@@ -500,6 +500,10 @@ def test_open_mpis_error_names_the_call_and_the_reason() -> None:
         "ssh: Could not resolve hostname node7: Name or service not known\n",
         "I x.cc:1] BaseCollectiveExecutor::StartAbort OUT_OF_RANGE: End of sequence\n",
         "I x.cc:1] BaseCollectiveExecutor::StartAbort CANCELLED: RPC Request was cancelled\n",
+        "E x.cc:1] BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: x\n",
+        "I x.cc:1] Coordination service agent in error status: CANCELLED: shutting down\n",
+        "E x.cc:1] Failed to disconnect from coordination service with status: UNAVAILABLE: Failed to send RPC to "
+        "coordination service. Either the leader task was preempted\nProceeding with agent shutdown anyway.\n",
     ],
 )
 def test_a_usual_message_is_no_failure(log: str) -> None:

@@ -457,6 +457,63 @@ def test_a_message_of_the_coordination_service_lists_tasks_on_the_lines_below() 
     assert (event.code, event.ranks) == ("missing-at-barrier", ())
 
 
+BARRIER = "x.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: b. x\n"
+NAMES = "Timed out task names:\n"
+TASK_3 = "/job:jax_worker/replica:0/task:3"
+
+
+@pytest.mark.parametrize(
+    ("log", "ranks", "reporter"),
+    [
+        (f"[rank0]: {BARRIER}", (), 0),
+        (f"[rank0]: {BARRIER}[rank5]: step 3\n", (), 0),
+        (f"[1,3]<stderr>:{BARRIER}[1,5]<stdout>:step 10\n", (), 3),
+        (f"3: step 1\n5: step 1\n3: {BARRIER}5: step 10\n3: x\n", (), 3),
+        ("[rank0]: x: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n", (), 0),
+        (f"{BARRIER}{NAMES}[rank1]: step\n{TASK_3}\n", (3,), None),
+        (f"[rank0]: {BARRIER}[rank0]: {NAMES}[rank1]: step\n[rank0]: {TASK_3}\n[rank0]: bye\n", (3,), None),
+        (f"{BARRIER}{NAMES}{TASK_3}\n/job:jax_worker/replica:0/task:4 has finished\n", (3,), None),
+        (f"{BARRIER}{NAMES}{TASK_3}\n" + "a line\n" * 30 + "/job:jax_worker/replica:0/task:4\n", (3,), None),
+        (f"{BARRIER[:-1]} {NAMES[:-1]}\\n{TASK_3}\\n. Seen by /job:jax_worker/replica:0/task:0\n", (3,), None),
+    ],
+)
+def test_the_rank_that_reports_absent_ranks_is_not_absent(log: str, ranks: tuple[int, ...], reporter: int) -> None:
+    events = [event for event in read(log) if event.role == Role.ABSENT]
+    assert [(event.ranks, event.facts.get("reported_by")) for event in events] == [(ranks, reporter)]
+    assert [event.rank for event in events] == [ranks[0] if ranks else None]
+
+
+def test_interleaved_lists_of_two_processes_are_kept_apart() -> None:
+    log = f"[rank0]: {BARRIER}[rank1]: {BARRIER}[rank0]: {NAMES}[rank1]: {NAMES}[rank0]: {TASK_3}\n[rank1]: x\n"
+    assert [event.ranks for event in read(log) if event.role == Role.ABSENT] == [(3,), ()]
+
+
+def test_an_event_has_the_label_of_its_first_line() -> None:
+    unhealthy = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+    events = read(f"[rank1]: {unhealthy}\n[rank2]: ValueError: b\n")
+    assert {(event.code, event.rank) for event in events} == {("coordination-stopped", 1), ("python-error", 2)}
+
+
+def test_a_task_that_connects_again_was_not_lost() -> None:
+    silent = f"W x] Task {TASK_3} heartbeat timeout. This indicates\n"
+    listed = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n"
+    listed += f"{TASK_3}\n/job:jax_worker/replica:0/task:4\nThe tasks have crashed.\n"
+    back = f"I x] {TASK_3} has connected to coordination service. Incarnation: 2\n"
+    assert [event.ranks for event in read(silent)] == [(3,)]
+    assert read(silent + "step\n" + back) == ()
+    assert [event.ranks for event in read(listed + "step\n" + back)] == [(4,)]
+    assert [event.ranks for event in read(listed + "step\n" * 40 + back)] == [(4,)]
+    assert read(listed.replace("/job:jax_worker/replica:0/task:4\n", "") + back) == ()
+
+
+@pytest.mark.parametrize(("status", "is_sure"), [(1, None), (11, None), (3, None), (4, True), (14, True), ("", False)])
+def test_a_remote_call_that_ends_as_usual_does_not_lose_a_task(status: int | str, is_sure: bool | None) -> None:
+    remote = "Additional GRPC error information from remote target /job:worker/replica:0/task:1:"
+    for end in (f'\n:{{"created":"@1","grpc_status":{status}}}\n', f" :UNKNOWN:x {{grpc_status:{status}}}\n"):
+        events = read(remote + end + "step\n" * 5)
+        assert [not event.kind.advisory for event in events] == ([] if is_sure is None else [is_sure])
+
+
 def test_the_words_behind_last_error_are_a_warning_of_nccl() -> None:
     events = read(
         "Last error:\nNET/IB: Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0 vendor err 129"
