@@ -129,6 +129,7 @@ class EventFormat(ABC):
 
     hints: ClassVar[tuple[str, ...]]  # every line that the format reads contains one of these texts, as printed
     is_open = False  # whether the format must get the next line in any case, for example within a table
+    claimed = 0  # the last line whose event the format yields later
     is_general = False  # whether the format gets only lines without an event of another format
 
     @abstractmethod
@@ -341,7 +342,9 @@ class EventReader:
             line = EventLine(self._number, _lines.clean(piece), raw, rank)
             found: list[Event] = []
             for reader in readers:
-                if not (reader.is_general and any(event.line == self._number for event in found)):
+                is_read = any(event.line == self._number for event in found)
+                is_read |= any(other.claimed == self._number for other in readers)
+                if not (reader.is_general and is_read):
                     found += reader.read(line)
             self._keep(found)
 

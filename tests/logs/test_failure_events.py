@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -455,6 +456,61 @@ def test_a_message_of_the_coordination_service_lists_tasks_on_the_lines_below() 
             assert [(event.code, event.ranks, event.line) for event in events] == [(code, (1, 6), 1)]
     [event] = [event for event in read(new.splitlines()[0]) if event.role == Role.ABSENT]
     assert (event.code, event.ranks) == ("missing-at-barrier", ())
+
+
+UNREACHABLE = "ssh: connect to host {} port 22: Connection refused\n"
+NO_DAEMONS = "ORTE was unable to reliably start one or more daemons.\n"
+STEPS = "step 1 loss 1.5\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("log", "hosts"),
+    [
+        (UNREACHABLE.format("node7") + "pdsh@head: node3: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + "a line\n" * 20 + "pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + STEPS + "pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + "pdsh@head: node7: ssh exited with exit code 255\n" + STEPS, []),
+        (UNREACHABLE.format("node7") + NO_DAEMONS + "restart\n" + STEPS, []),
+        (UNREACHABLE.format("step-7") + NO_DAEMONS, ["step-7"]),
+        (UNREACHABLE.format("node7") + NO_DAEMONS + NO_DAEMONS, ["node7"]),
+        (UNREACHABLE.format("node7") + "bash: orted: command not found\n" + NO_DAEMONS, [None]),
+        (UNREACHABLE.format("node7") + "a line\n" * 20 + NO_DAEMONS, [None]),
+        ("git@github.com: Permission denied (publickey).\n" + NO_DAEMONS, [None]),
+        ("user@node7: Permission denied (publickey).\nrsync: connection unexpectedly closed\n" + NO_DAEMONS, [None]),
+        ("Host key verification failed.\nfatal: Could not read from remote repository.\n", []),
+        ("ssh not successful for host node7:\nretry\ngit@github.com: Permission denied (publickey).\n", []),
+        ("ssh not successful for host node7:\n" + STEPS + UNREACHABLE.format("node7"), []),
+        ("pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (
+            "".join(UNREACHABLE.format(host) for host in ("node7.x", "node8"))
+            + "".join(f"pdsh@head: {host}: ssh exited with exit code 255\n" for host in ("node7", "node8")),
+            ["node7.x", "node8"],
+        ),
+    ],
+)
+def test_an_old_or_solved_error_of_ssh_is_no_failed_start(log: str, hosts: list[str | None]) -> None:
+    assert [event.host for event in read(log)] == hosts
+
+
+def test_a_failed_start_is_a_warning_if_the_log_goes_on() -> None:
+    assert [event.kind.advisory for event in read(NO_DAEMONS + "a line\n" * 100)] == [False]
+    assert [event.kind.advisory for event in read(NO_DAEMONS + "a line\n" * 1000)] == [True]
+
+
+@pytest.mark.parametrize(
+    "shell", ["orted: Command not found.", "zsh:1: command not found: orted", "sh: 1: orted: not found"]
+)
+def test_each_shell_says_that_the_daemon_is_missing(shell: str) -> None:
+    assert [event.facts.get("program") for event in read(f"{shell}\n{NO_DAEMONS}")] == ["orted"]
+
+
+@pytest.mark.parametrize("part", ["a", "a.b@", "@a", "[a:0:0@", "x."])
+def test_a_long_line_about_ssh_is_read_quickly(part: str) -> None:
+    line = (part * 4_000)[:3_900]
+    begin = time.process_time()
+    for number in range(20):
+        assert read(f"{line}ssh: {number}\n{line} Permission denied (_sock_connect {number}\n{line} Pod: a.b\n") == ()
+    assert time.process_time() - begin < 2  # a quadratic search takes more than 10 s
 
 
 BARRIER = "x.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: b. x\n"
