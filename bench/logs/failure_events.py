@@ -75,6 +75,7 @@ class Event:
     `duration_s`: the seconds that the rank waited.
     `ranks`: the ranks that the message names as missing.
     `printed`: the shortened text of the message.
+    `label`: the rank that a launcher printed before the first line of the message.
     """
 
     kind: MessageKind
@@ -92,6 +93,7 @@ class Event:
     printed: str = ""
     source: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    label: int | None = None
 
     @property
     def code(self) -> str:
@@ -110,11 +112,13 @@ class EventLine:
 
     `raw`: the line as it is in the file.
     `text`: the line without prefixes that launchers added.
+    `label`: the rank that a launcher printed before the line.
     """
 
     number: int
     text: str
     raw: str
+    label: int | None = None
 
 
 class EventFormat(ABC):
@@ -125,6 +129,7 @@ class EventFormat(ABC):
 
     hints: ClassVar[tuple[str, ...]]  # every line that the format reads contains one of these texts, as printed
     is_open = False  # whether the format must get the next line in any case, for example within a table
+    claimed = 0  # the last line whose event the format yields later
     is_general = False  # whether the format gets only lines without an event of another format
 
     @abstractmethod
@@ -211,7 +216,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
     A group `name_2` also fills `name`, because a regular expression cannot use the same name twice.
     """
-    values: dict[str, Any] = {"time_s": time_of(line.raw)}
+    values: dict[str, Any] = {"time_s": time_of(line.raw), "label": line.label}
     facts: dict[str, Any] = {}
     for name, text in (found.groupdict() if found is not None else {}).items():
         if text is None:
@@ -334,12 +339,14 @@ class EventReader:
         rank = label if rank is None else rank
         readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
         for piece in raw.split("\r") if "\r" in raw else (raw,):
-            line = EventLine(self._number, _lines.clean(piece), raw)
+            line = EventLine(self._number, _lines.clean(piece), raw, rank)
             found: list[Event] = []
             for reader in readers:
-                if not (reader.is_general and any(event.line == self._number for event in found)):
+                is_read = any(event.line == self._number for event in found)
+                is_read |= any(other.claimed == self._number for other in readers)
+                if not (reader.is_general and is_read):
                     found += reader.read(line)
-            self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
+            self._keep(found)
 
     def _is_frequent(self, raw: str) -> bool:
         """Check whether many earlier lines were equal to this line, apart from numbers.
@@ -370,10 +377,11 @@ class EventReader:
         return rank if self._labels.get(rank, 0) > 1 else None
 
     def _keep(self, events: Iterable[Event]) -> None:
-        for event in events:
+        for event in map(_with_label, events):
             number = self._num_of.get(event.code, 0)
             named = event.rank is not None or event.pid is not None
-            where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks)
+            reporter = event.facts.get("reported_by")
+            where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks, reporter)
             key = (event.code, event.kind.advisory, *where, "" if named else event.printed)
             if key in self._seen or number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
                 continue
@@ -388,14 +396,20 @@ def _rank_label(raw: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _with_rank(event: Event, rank: int) -> Event:
-    """Return the event with the rank from its line's label.
+def _with_label(event: Event) -> Event:
+    """Return the event with the rank that the label of its first line names.
 
-    Events with a rank and messages of launchers do not change.
+    Events with a rank and messages of launchers do not change. A message about absent ranks comes from another rank,
+    which is never one of the absent ranks.
     """
-    if event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
+    if event.role == Role.ABSENT:
+        reporter = event.rank if event.label is None else event.label
+        if event.ranks or reporter is None:
+            return event
+        return replace(event, rank=None, facts={"reported_by": reporter, **event.facts})
+    if event.label is None or event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
         return event
-    return replace(event, rank=rank)
+    return replace(event, rank=event.label)
 
 
 def document_events(data: bytes, name: str) -> tuple[Event, ...]:

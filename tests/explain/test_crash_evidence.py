@@ -173,6 +173,17 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     'level=info msg="Pod: ns.job-worker-0 exited with code 1" job=ns.job\n': ("exited", None, "job-worker-0"),
     'Successfully assigned x/a to n1\nSuccessfully pulled image "b:1" in 1s\n'
     'Warning Failed Failed to pull image "a:1": rpc error: x\n': ("image-not-pulled", None, None),
+    "Normal Scheduled 1m default-scheduler Successfully assigned x/a to n1\nName:         b\nWarning FailedScheduling "
+    + NO_NODE: ("pod-not-scheduled", None, None),
+    "Name: a\nNormal Started 1m kubelet Started container main\nName: b\nWarning FailedScheduling 4m " + NO_NODE: (
+        "pod-not-scheduled",
+        None,
+        None,
+    ),
+    '5s Normal Pulled pod/a Successfully pulled image "a:1" in 1s\n'
+    '5s Warning Failed pod/b Failed to pull image "a:1": rpc error: x509\n': ("image-not-pulled", None, None),
+    "5s Normal Started pod/b Started container sidecar\n"
+    '5s Warning Failed pod/b Failed to pull image "a:1": rpc error: x509\n': ("image-not-pulled", None, None),
     "4m Warning FailedScheduling pod/a " + NO_NODE: ("pod-not-scheduled", None, None),
     "Warning FailedScheduling 7s default-scheduler " + NO_NODE: ("pod-not-scheduled", None, None),
     "4m Normal Scheduled pod/b Successfully assigned x/b to n1\n4m Warning FailedScheduling pod/a " + NO_NODE: (
@@ -496,6 +507,14 @@ def test_open_mpis_error_names_the_call_and_the_reason() -> None:
         'Failed to pull image "a:1": rpc error: x\nSuccessfully pulled image "a:1" in 1s\n',
         "4m Warning FailedScheduling pod/a " + NO_NODE + "1m Normal Scheduled pod/a Successfully assigned x/a to n1\n",
         "Normal Scheduled 1m default-scheduler Successfully assigned x/a to n1\nWarning FailedScheduling 4m " + NO_NODE,
+        'Warning Failed 5m kubelet Failed to pull image "a:1": rpc error: x\n'
+        'Normal Pulled 4m kubelet Container image "a:1" already present on machine\n',
+        '5m Warning Failed pod/a Failed to pull image "a:1": rpc error: x\n4m Normal pod/a Started container main\n',
+        "4m Warning FailedScheduling pod/a " + NO_NODE + "3m Normal Started pod/a Started container main\n",
+        "4m Warning FailedScheduling pod/a " + NO_NODE + '3m pod/a Container image "a:1" already present on machine\n',
+        "Name: a\n4m Warning FailedScheduling " + NO_NODE + "3m Normal Started Started container main\n",
+        "Warning FailedScheduling 5m volcano 0/3 nodes are unavailable: 3 Insufficient cpu.\n"
+        "Normal Started 4m kubelet Started container main\n",
         "command terminated with exit code 1\n",
         "RuntimeError: CUDA error: driver shutting down\n",
         "nNodes 2 nranks 16\n",
@@ -503,6 +522,10 @@ def test_open_mpis_error_names_the_call_and_the_reason() -> None:
         "ssh: Could not resolve hostname node7: Name or service not known\n",
         "I x.cc:1] BaseCollectiveExecutor::StartAbort OUT_OF_RANGE: End of sequence\n",
         "I x.cc:1] BaseCollectiveExecutor::StartAbort CANCELLED: RPC Request was cancelled\n",
+        "E x.cc:1] BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: x\n",
+        "I x.cc:1] Coordination service agent in error status: CANCELLED: shutting down\n",
+        "E x.cc:1] Failed to disconnect from coordination service with status: UNAVAILABLE: Failed to send RPC to "
+        "coordination service. Either the leader task was preempted\nProceeding with agent shutdown anyway.\n",
     ],
 )
 def test_a_usual_message_is_no_failure(log: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -455,6 +456,118 @@ def test_a_message_of_the_coordination_service_lists_tasks_on_the_lines_below() 
             assert [(event.code, event.ranks, event.line) for event in events] == [(code, (1, 6), 1)]
     [event] = [event for event in read(new.splitlines()[0]) if event.role == Role.ABSENT]
     assert (event.code, event.ranks) == ("missing-at-barrier", ())
+
+
+UNREACHABLE = "ssh: connect to host {} port 22: Connection refused\n"
+NO_DAEMONS = "ORTE was unable to reliably start one or more daemons.\n"
+STEPS = "step 1 loss 1.5\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("log", "hosts"),
+    [
+        (UNREACHABLE.format("node7") + "pdsh@head: node3: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + "a line\n" * 20 + "pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + STEPS + "pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (UNREACHABLE.format("node7") + "pdsh@head: node7: ssh exited with exit code 255\n" + STEPS, []),
+        (UNREACHABLE.format("node7") + NO_DAEMONS + "restart\n" + STEPS, []),
+        (UNREACHABLE.format("step-7") + NO_DAEMONS, ["step-7"]),
+        (UNREACHABLE.format("node7") + NO_DAEMONS + NO_DAEMONS, ["node7"]),
+        (UNREACHABLE.format("node7") + "bash: orted: command not found\n" + NO_DAEMONS, [None]),
+        (UNREACHABLE.format("node7") + "a line\n" * 20 + NO_DAEMONS, [None]),
+        ("git@github.com: Permission denied (publickey).\n" + NO_DAEMONS, [None]),
+        ("user@node7: Permission denied (publickey).\nrsync: connection unexpectedly closed\n" + NO_DAEMONS, [None]),
+        ("Host key verification failed.\nfatal: Could not read from remote repository.\n", []),
+        ("ssh not successful for host node7:\nretry\ngit@github.com: Permission denied (publickey).\n", []),
+        ("ssh not successful for host node7:\n" + STEPS + UNREACHABLE.format("node7"), []),
+        ("pdsh@head: node7: ssh exited with exit code 255\n", []),
+        (
+            "".join(UNREACHABLE.format(host) for host in ("node7.x", "node8"))
+            + "".join(f"pdsh@head: {host}: ssh exited with exit code 255\n" for host in ("node7", "node8")),
+            ["node7.x", "node8"],
+        ),
+    ],
+)
+def test_an_old_or_solved_error_of_ssh_is_no_failed_start(log: str, hosts: list[str | None]) -> None:
+    assert [event.host for event in read(log)] == hosts
+
+
+def test_a_failed_start_is_a_warning_if_the_log_goes_on() -> None:
+    assert [event.kind.advisory for event in read(NO_DAEMONS + "a line\n" * 100)] == [False]
+    assert [event.kind.advisory for event in read(NO_DAEMONS + "a line\n" * 1000)] == [True]
+
+
+@pytest.mark.parametrize(
+    "shell", ["orted: Command not found.", "zsh:1: command not found: orted", "sh: 1: orted: not found"]
+)
+def test_each_shell_says_that_the_daemon_is_missing(shell: str) -> None:
+    assert [event.facts.get("program") for event in read(f"{shell}\n{NO_DAEMONS}")] == ["orted"]
+
+
+@pytest.mark.parametrize("part", ["a", "a.b@", "@a", "[a:0:0@", "x."])
+def test_a_long_line_about_ssh_is_read_quickly(part: str) -> None:
+    line = (part * 4_000)[:3_900]
+    begin = time.process_time()
+    for number in range(20):
+        assert read(f"{line}ssh: {number}\n{line} Permission denied (_sock_connect {number}\n{line} Pod: a.b\n") == ()
+    assert time.process_time() - begin < 2  # a quadratic search takes more than 10 s
+
+
+BARRIER = "x.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: b. x\n"
+NAMES = "Timed out task names:\n"
+TASK_3 = "/job:jax_worker/replica:0/task:3"
+
+
+@pytest.mark.parametrize(
+    ("log", "ranks", "reporter"),
+    [
+        (f"[rank0]: {BARRIER}", (), 0),
+        (f"[rank0]: {BARRIER}[rank5]: step 3\n", (), 0),
+        (f"[1,3]<stderr>:{BARRIER}[1,5]<stdout>:step 10\n", (), 3),
+        (f"3: step 1\n5: step 1\n3: {BARRIER}5: step 10\n3: x\n", (), 3),
+        ("[rank0]: x: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n", (), 0),
+        (f"{BARRIER}{NAMES}[rank1]: step\n{TASK_3}\n", (3,), None),
+        (f"[rank0]: {BARRIER}[rank0]: {NAMES}[rank1]: step\n[rank0]: {TASK_3}\n[rank0]: bye\n", (3,), None),
+        (f"{BARRIER}{NAMES}{TASK_3}\n/job:jax_worker/replica:0/task:4 has finished\n", (3,), None),
+        (f"{BARRIER}{NAMES}{TASK_3}\n" + "a line\n" * 30 + "/job:jax_worker/replica:0/task:4\n", (3,), None),
+        (f"{BARRIER[:-1]} {NAMES[:-1]}\\n{TASK_3}\\n. Seen by /job:jax_worker/replica:0/task:0\n", (3,), None),
+    ],
+)
+def test_the_rank_that_reports_absent_ranks_is_not_absent(log: str, ranks: tuple[int, ...], reporter: int) -> None:
+    events = [event for event in read(log) if event.role == Role.ABSENT]
+    assert [(event.ranks, event.facts.get("reported_by")) for event in events] == [(ranks, reporter)]
+    assert [event.rank for event in events] == [ranks[0] if ranks else None]
+
+
+def test_interleaved_lists_of_two_processes_are_kept_apart() -> None:
+    log = f"[rank0]: {BARRIER}[rank1]: {BARRIER}[rank0]: {NAMES}[rank1]: {NAMES}[rank0]: {TASK_3}\n[rank1]: x\n"
+    assert [event.ranks for event in read(log) if event.role == Role.ABSENT] == [(3,), ()]
+
+
+def test_an_event_has_the_label_of_its_first_line() -> None:
+    unhealthy = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"
+    events = read(f"[rank1]: {unhealthy}\n[rank2]: ValueError: b\n")
+    assert {(event.code, event.rank) for event in events} == {("coordination-stopped", 1), ("python-error", 2)}
+
+
+def test_a_task_that_connects_again_was_not_lost() -> None:
+    silent = f"W x] Task {TASK_3} heartbeat timeout. This indicates\n"
+    listed = "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n"
+    listed += f"{TASK_3}\n/job:jax_worker/replica:0/task:4\nThe tasks have crashed.\n"
+    back = f"I x] {TASK_3} has connected to coordination service. Incarnation: 2\n"
+    assert [event.ranks for event in read(silent)] == [(3,)]
+    assert read(silent + "step\n" + back) == ()
+    assert [event.ranks for event in read(listed + "step\n" + back)] == [(4,)]
+    assert [event.ranks for event in read(listed + "step\n" * 40 + back)] == [(4,)]
+    assert read(listed.replace("/job:jax_worker/replica:0/task:4\n", "") + back) == ()
+
+
+@pytest.mark.parametrize(("status", "is_sure"), [(1, None), (11, None), (3, None), (4, True), (14, True), ("", False)])
+def test_a_remote_call_that_ends_as_usual_does_not_lose_a_task(status: int | str, is_sure: bool | None) -> None:
+    remote = "Additional GRPC error information from remote target /job:worker/replica:0/task:1:"
+    for end in (f'\n:{{"created":"@1","grpc_status":{status}}}\n', f" :UNKNOWN:x {{grpc_status:{status}}}\n"):
+        events = read(remote + end + "step\n" * 5)
+        assert [not event.kind.advisory for event in events] == ([] if is_sure is None else [is_sure])
 
 
 def test_the_words_behind_last_error_are_a_warning_of_nccl() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
@@ -65,6 +65,7 @@ _COLLECTIVES = MessageKind(
     0.3,
     "look for the process that ended first; its own output has the reason",
 )
+_COLLECTIVES_AT_EXIT = replace(_COLLECTIVES, advisory=True)  # usual when the other processes end earlier
 _TASK_LOST = MessageKind(
     "task-unreachable",
     Role.NETWORK,
@@ -72,28 +73,90 @@ _TASK_LOST = MessageKind(
     0.5,
     "read the log of this process, and check that its address and port can be reached",
 )
+_TASK_NOT_SURE = replace(_TASK_LOST, advisory=True)  # without the status, the call may have ended as usual
 _BARRIER = re.compile(r"Barrier timed out\. (?:Barrier_i|I)d: (?P<barrier>\S{1,200}?)\.(?=\s|\\n|$)")
 _UNHEALTHY = re.compile(r"following tasks are unhealthy \(stopped sending heartbeats\):")
-_TASK = re.compile(r"/job:\w{1,100}/replica:\d{1,6}/task:(\d{1,6})")
-_TASK_LINE = re.compile(r"^\s*/job:\w{1,100}/replica:\d{1,6}/task:\d{1,6}\s*$")
+_TASK = r"/job:\w{1,100}/replica:\d{1,6}/task:(\d{1,6})\b"
+_LABEL = re.compile(r"^\[(?:default|rank)\d{1,6}\]:")
+_TASKS = re.compile(rf"(?:\s{{0,8}},?\s{{0,8}}{_TASK})+")
+_CONNECTED = re.compile(rf"{_TASK} has connected to coordination service")
 _COUNTS = re.compile(r"# of tasks that reached the barrier: (?P<num_joined>\d{1,6})/(?P<num_tasks>\d{1,6})")
-_NAMES = re.compile(r"[Tt]imed out task names:")
+_NAMES = re.compile(r"[Tt]imed out task names:|" + _UNHEALTHY.pattern)
+_AT_EXIT = "Failed to disconnect from coordination service"  # the leader may end before the other processes
+_REMOTE = re.compile(r"Additional GRPC error information from remote target (?P<peer>/job:\S{1,200}/task:\d{1,6})")
+_STATUS = re.compile(r"\bgrpc_status\"?: ?\"?(?P<status>\d{1,2})\b")
+_NO_ANSWER = (4, 14)  # DEADLINE_EXCEEDED, UNAVAILABLE; with any other status the peer did answer
 _SIGNS = (
-    (re.compile(r"Task /job:\w{1,100}/replica:\d{1,6}/task:(?P<ranks>\d{1,6}) heartbeat timeout\. This"), _SILENT),
+    (re.compile(rf"Task {_TASK.replace('(', '(?P<ranks>')} heartbeat timeout\. This"), _SILENT),
     (re.compile(r"Failed to send RPC to coordination service\. Either the leader"), _LEADER),
     (re.compile(r"Terminating process because the \w+ distributed service detected fatal errors"), _ELSEWHERE),
-    (re.compile(r"Coordination service agent in error status: (?P<error>.*)"), _AGENT),
+    (
+        # CANCELLED is usual when a process ends
+        re.compile(r"Coordination service agent in error status: (?P<error>(?!CANCELLED).*)"),
+        _AGENT,
+    ),
     (
         # the same line with CANCELLED or OUT_OF_RANGE is usual at the end of a data set
-        re.compile(r"CollectiveExecutor::StartAbort (?P<error>(?i:unavailable|deadline[_ ]exceeded|internal)\b.*)"),
+        re.compile(r"CollectiveExecutor::StartAbort (?P<error>(?i:deadline[_ ]exceeded|internal)\b.*)"),
         _COLLECTIVES,
     ),
-    (re.compile(r"Additional GRPC error information from remote target (?P<peer>/job:\S+/task:\d+)"), _TASK_LOST),
+    (re.compile(r"CollectiveExecutor::StartAbort (?P<error>(?i:unavailable)\b.*)"), _COLLECTIVES_AT_EXIT),
 )
+_LONGEST_GAP = 20  # lines of other processes inside a list, at most
+_LONGEST_REMOTE = 3  # lines between an error of a remote call and its status
+_MOST_OPEN = 64
+_MOST_KEPT = 4_000
+
+
+@dataclass(eq=False)
+class _Report:
+    """A message that continues on the lines below it.
+
+    `barrier`: the barrier that was missed; None if the message is about heartbeats.
+    `is_listing`: whether the list of tasks began.
+    `last_line`: the number of the last line that belongs to the message.
+    """
+
+    begin: EventLine
+    barrier: str | None
+    last_line: int
+    is_listing: bool = False
+    tasks: list[int] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def takes(self, text: str) -> bool:
+        """Take the tasks and the counts from a part of the message. Return whether the text is such a part."""
+        is_part = False
+        for part in _LABEL.sub("", text).split("\\n"):  # a string in JSON contains the characters \ and n
+            counts, names = _COUNTS.search(part), _NAMES.search(part)
+            if counts is not None:
+                self.facts |= counts.groupdict()
+            if names is not None:
+                self.is_listing, part = True, part[names.end() :]
+            found = _TASKS.match(part) if self.is_listing else None
+            ends_here = found is not None and not part[found.end() :].strip(" \t,.")
+            if found is not None and ends_here:
+                self.tasks += [int(task) for task in re.findall(_TASK, found[0])]
+            elif part.strip() and names is None and "\\n" in text:
+                self.is_listing = False
+            is_part |= ends_here or counts is not None or names is not None
+        return is_part
+
+    def event(self) -> Event:
+        """Return the event of the message."""
+        tasks, facts = tuple(sorted(set(self.tasks))), self.facts
+        if self.barrier is None:
+            kind = _SILENT if tasks else _ELSEWHERE
+        else:
+            kind, facts = (_ABSENT if tasks else _ABSENT_UNNAMED), {**facts, "barrier": self.barrier}
+        return _about(event_of(kind, self.begin, facts=facts), tasks)
 
 
 class CoordinationService(EventFormat):
-    """Yields one event for each message. A message may list tasks on the lines below it."""
+    """Yields one event for each message. A message may list tasks on the lines below it.
+
+    Lines of other processes may be inside the list. A task whose heartbeats stopped is no failure if it connects again.
+    """
 
     hints = (
         "Barrier timed out",
@@ -106,57 +169,95 @@ class CoordinationService(EventFormat):
     )
 
     def __init__(self) -> None:
-        """Start with no message that lists tasks."""
-        self._begin: EventLine | None = None
-        self._barrier: str | None = None
-        self._facts: dict[str, Any] = {}
-        self._tasks: list[int] = []
+        """Start with no message."""
+        self._reports: list[_Report] = []
+        self._remote: tuple[EventLine, re.Match[str]] | None = None  # a message whose status is on a line below it
+        self._silent: list[Event] = []
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may name a task of the last message."""
-        return self._begin is not None
+        """Whether the next line may belong to the last messages."""
+        return bool(self._reports) or self._remote is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of a line, or of a message whose list of tasks ends before this line."""
-        if self._begin is not None and self._continues(line.text):
-            return
-        yield from self.finish()
-        barrier = _BARRIER.search(line.text)
-        if barrier is not None or _UNHEALTHY.search(line.text):
-            self._begin, self._barrier = line, barrier["barrier"] if barrier else None
-            self._continues(line.text[barrier.end() :] if barrier else line.text)
-            return
-        for pattern, kind in _SIGNS:
-            found = pattern.search(line.text)
-            if found is not None:
-                yield event_of(kind, line, found)
-                return
+        """Yield the event of a line, or of a message that ended before this line."""
+        yield from self._end([report for report in self._reports if report.last_line < line.number - _LONGEST_GAP])
+        yield from self._of_remote(line)
+        barrier, connected = _BARRIER.search(line.text), _CONNECTED.search(line.text)
+        if connected is not None:
+            self._returned(int(connected[1]))
+        elif barrier is not None or _UNHEALTHY.search(line.text):
+            report = _Report(line, barrier["barrier"] if barrier else None, line.number)
+            report.takes(line.text[barrier.end() :] if barrier else line.text)
+            earlier = self._report(line.label)  # the next message of the same process ends it
+            yield from self._end(self._reports[:-_MOST_OPEN] if earlier is None else [earlier])
+            self._reports.append(report)
+        elif (report_here := self._report(line.label)) is not None and report_here.takes(line.text):
+            report_here.last_line = line.number
+        elif _AT_EXIT not in line.text:
+            for pattern, kind in _SIGNS:
+                found = pattern.search(line.text)
+                if found is not None:
+                    yield from self._sure(event_of(kind, line, found))
+                    return
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of the last message that lists tasks."""
-        begin, barrier, facts, tasks = self._begin, self._barrier, self._facts, tuple(sorted(set(self._tasks)))
-        self._begin, self._barrier, self._facts, self._tasks = None, None, {}, []
-        if begin is None:
-            return
-        if barrier is None:
-            kind = _SILENT if tasks else _ELSEWHERE
-        else:
-            kind, facts = (_ABSENT if tasks else _ABSENT_UNNAMED), {**facts, "barrier": barrier}
-        event = event_of(kind, begin, ranks=tasks, facts=facts)
-        yield replace(event, rank=tasks[0]) if len(tasks) == 1 else event
+        """Yield the events of messages that end with the file, and of tasks that did not connect again."""
+        if self._remote is not None:
+            yield event_of(_TASK_NOT_SURE, *self._remote)
+        for report in self._reports:
+            yield from self._sure(report.event())
+        yield from self._silent
+        self._remote, self._reports, self._silent = None, [], []
 
-    def _continues(self, text: str) -> bool:
-        """Take the tasks and the counts from a part of the open message. Return whether the text is such a part."""
-        counts, names = _COUNTS.search(text), _NAMES.search(text)
-        if counts is not None:
-            self._facts |= counts.groupdict()
-        if names is not None:
-            text = text[names.end() :]
-        elif _UNHEALTHY.search(text) is None and not _TASK_LINE.match(text):
-            return counts is not None or "The first task at the barrier" in text
-        self._tasks += [int(task) for task in _TASK.findall(text)]
-        return True
+    def _report(self, label: int | None) -> _Report | None:
+        """Return the last open message of the process that printed a line with this label."""
+        same = [report for report in self._reports if label is None or report.begin.label in (label, None)]
+        return same[-1] if same else None
+
+    def _end(self, ended: list[_Report]) -> Iterator[Event]:
+        """Yield the events of messages that do not continue."""
+        if ended:
+            self._reports = [report for report in self._reports if report not in ended]
+        for report in ended:
+            yield from self._sure(report.event())
+
+    def _sure(self, event: Event) -> Iterator[Event]:
+        """Yield an event, or keep it until the end because the silent task may connect again."""
+        if event.kind is not _SILENT:
+            yield event
+        elif len(self._silent) < _MOST_KEPT:
+            self._silent.append(event)
+
+    def _returned(self, task: int) -> None:
+        """Forget that a task was silent."""
+        for report in [report for report in self._reports if report.barrier is None and task in report.tasks]:
+            report.tasks = [other for other in report.tasks if other != task]
+            if not report.tasks:
+                self._reports.remove(report)
+        left = ((event, tuple(rank for rank in event.ranks if rank != task)) for event in self._silent)
+        self._silent = [_about(event, ranks) for event, ranks in left if ranks]
+
+    def _of_remote(self, line: EventLine) -> Iterator[Event]:
+        """Yield the event of an error of a remote call, if its status says that the process did not answer."""
+        begun = _REMOTE.search(line.text)
+        if begun is not None:
+            if self._remote is not None:
+                yield event_of(_TASK_NOT_SURE, *self._remote)
+            self._remote = (line, begun)
+        if self._remote is None:
+            return
+        status = _STATUS.search(line.text)
+        if status is None and line.number - self._remote[0].number <= _LONGEST_REMOTE:
+            return
+        if status is None or int(status["status"]) in _NO_ANSWER:
+            yield event_of(_TASK_NOT_SURE if status is None else _TASK_LOST, *self._remote)
+        self._remote = None
 
 
 FORMAT = CoordinationService
+
+
+def _about(event: Event, ranks: tuple[int, ...]) -> Event:
+    """Return the event as a message about these ranks."""
+    return replace(event, ranks=ranks, rank=ranks[0] if len(ranks) == 1 else None)

@@ -71,15 +71,23 @@ _SIGNS = (
     ),
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
+_NAME = re.compile(r"^Name:\s{1,40}(?P<pod>[a-z0-9][a-z0-9.-]{0,252})\s*$")  # the first line of a description
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
-_PULLED = re.compile(r"Successfully pulled image \"(?P<image>[^\"]{1,500})\"")
+_PULLED = re.compile(
+    r"Successfully pulled image \"(?P<image>[^\"]{1,500})\"|"
+    r"Container image \"(?P<image_2>[^\"]{1,500})\" already present on machine"
+)
+_STARTED = re.compile(r"(?:Started|Created) container\b|Container (?:started|created)\b")
+_LONGEST_DESCRIPTION = 300  # lines
 _MOST_KEPT = 4_000
 
 
 class PodEvents(SignFormat):
     """Yields one event for each line. An event of the cluster names its pod.
 
-    A pod without a node or image is no failure if the text also says that the pod got a node or the image.
+    A pod without a node or image is no failure if the text also says that the pod got a node or the image, or that its
+    containers started. Such a line without a pod is about any pod, because the output of `kubectl describe pod` names
+    its pod only at the beginning.
     """
 
     hints = (
@@ -89,6 +97,12 @@ class PodEvents(SignFormat):
         "Successfully assigned",
         "Failed to pull image",
         "Successfully pulled image",
+        "already present on machine",
+        "Started container",
+        "Created container",
+        "Container started",
+        "Container created",
+        "Name: ",
         "low on resource",
         "had condition",
         "torage usage",
@@ -104,31 +118,58 @@ class PodEvents(SignFormat):
     def __init__(self) -> None:
         """Start without a pod."""
         self._waiting: list[Event] = []
-        self._assigned: set[str] = set()
-        self._pulled: set[str] = set()
+        self._placed: set[str | None] = set()  # pods with a node; None is a pod without a name
+        self._pulled: set[tuple[str | None, str]] = set()  # a pod, and an image that it got
+        self._described: tuple[int, str] | None = None  # the line and the pod of the last description
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of one line, except those of pods without a node or image."""
-        if (found := _ASSIGNED.search(line.text)) is not None and len(self._assigned) < _MOST_KEPT:
-            self._assigned.add(found["pod"])
-        if (found := _PULLED.search(line.text)) is not None and len(self._pulled) < _MOST_KEPT:
-            self._pulled.add(found["image"])
+        if (found := _NAME.match(line.raw)) is not None:
+            self._described = (line.number, found["pod"])
+            return
+        pod = self._pod(line)
+        self._read_success(line.text, pod)
         for event in super().read(line):
             if event.kind not in (_NO_NODE, _NO_IMAGE):
                 yield event
             elif len(self._waiting) < _MOST_KEPT:
-                self._waiting.append(event)
+                self._waiting.append(event if pod is None else replace(event, facts={**event.facts, "pod": pod}))
 
     def finish(self) -> Iterator[Event]:
         """Yield the events of pods that got no node or no image."""
         yield from (event for event in self._waiting if not self._is_solved(event))
 
+    def _pod(self, line: EventLine) -> str | None:
+        """Return the pod that the line or the description around it names."""
+        found = _POD.search(line.raw)
+        if found is not None:
+            return found["pod"]
+        if self._described is None or line.number - self._described[0] > _LONGEST_DESCRIPTION:
+            return None
+        return self._described[1]
+
+    def _read_success(self, text: str, pod: str | None) -> None:
+        """Take what a pod got: a node, an image, or started containers."""
+        if len(self._placed) >= _MOST_KEPT or len(self._pulled) >= _MOST_KEPT:
+            return
+        if (assigned := _ASSIGNED.search(text)) is not None:
+            self._placed.add(assigned["pod"])
+        elif (pulled := _PULLED.search(text)) is not None:
+            self._placed.add(pod)
+            self._pulled.add((pod, pulled["image"] or pulled["image_2"]))
+        elif _STARTED.search(text):
+            self._placed.add(pod)
+            # another container of the pod may lack its image, but then the kubelet repeats that it cannot pull it
+            self._waiting = [event for event in self._waiting if not _lacks_image(event, pod)]
+
     def _is_solved(self, event: Event) -> bool:
-        """Whether the pod got its node or its image. `kubectl describe pod` does not name its pod in these events."""
-        if event.kind is _NO_IMAGE:
-            return event.facts["image"] in self._pulled
+        """Whether the pod of an event got its node or its image."""
         pod = event.facts.get("pod")
-        return bool(self._assigned) if pod is None else pod in self._assigned
+        if event.kind is _NO_IMAGE:
+            pods = {of for of, image in self._pulled if image == event.facts["image"]}
+        else:
+            pods = self._placed
+        return bool(pods) if pod is None else bool(pods & {pod, None})
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """Add the pod that the line names."""
@@ -137,3 +178,9 @@ class PodEvents(SignFormat):
 
 
 FORMAT = PodEvents
+
+
+def _lacks_image(event: Event, started: str | None) -> bool:
+    """Whether an event is about an image of a pod that then started; None is a pod without a name."""
+    pod = event.facts.get("pod")
+    return event.kind is _NO_IMAGE and (pod is None or started is None or pod == started)

@@ -3,7 +3,7 @@
 The launchers are Open MPI (ORTE, PRRTE), Hydra of MPICH and Intel MPI, pdsh, DeepSpeed and horovodrun.
 
 ssh's errors alone are no failure, because many scripts retry until all nodes are up. They are a failure if a launcher
-then reports that it could not start its processes.
+reports within a few lines that it could not start its processes, and the log does not show that the job then ran.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
-_REFUSED = MessageKind(
+_SSH_FAILED = MessageKind(
     "remote-start-failed",
     Role.CAUSE,
     "ssh could not start a process on another node: {error}",
@@ -23,7 +23,7 @@ _REFUSED = MessageKind(
     "ssh NODE true; getent hosts NODE",
 )
 _NO_PROGRAM = MessageKind(
-    _REFUSED.code,
+    _SSH_FAILED.code,
     Role.CAUSE,
     "a node does not have the launcher's program {program} at the expected path: {error}",
     0.9,
@@ -31,7 +31,7 @@ _NO_PROGRAM = MessageKind(
     "mpirun --prefix DIR",
 )
 _NO_DAEMON = MessageKind(
-    _REFUSED.code,
+    _SSH_FAILED.code,
     Role.CAUSE,
     "mpirun could not start its daemon on a node, or the daemon did not reach mpirun",
     0.75,
@@ -39,7 +39,7 @@ _NO_DAEMON = MessageKind(
     "ssh NODE 'which orted prted'; mpirun --mca plm_base_verbose 10 ...",
 )
 _NO_PROXY = MessageKind(
-    _REFUSED.code,
+    _SSH_FAILED.code,
     Role.CAUSE,
     "mpiexec could not start its proxy on a node<: the command ended with exit code {exit_code}>",
     0.9,
@@ -47,110 +47,195 @@ _NO_PROXY = MessageKind(
     "ssh NODE true; I_MPI_HYDRA_BOOTSTRAP=ssh",
 )
 _NO_SERVER = MessageKind(
-    _REFUSED.code,
+    _SSH_FAILED.code,
     Role.CAUSE,
     "a node did not reach mpiexec: {error}",
     0.9,
     "check that this node knows the name, that the name's address can be reached, and that no firewall blocks it",
     "getent hosts NAME; nc -vz NAME PORT",
 )
-_PROXY = r"(?:\[\w+:\d+:\d+@(?P<host>[\w.-]{1,253})\].{0,40}?)?"  # printed by Hydra's proxy on its node
-_SIGNS = (
-    (re.compile(r"ssh: (?P<error>Could not resolve hostname (?P<host>[^\s:]{1,253}).*)"), _REFUSED),
-    (re.compile(r"ssh: (?P<error>connect to host (?P<host>\S{1,253}) port \d+: .*)"), _REFUSED),
+# printed by Hydra's proxy on its node
+_PROXY = r"(?:\[\w{1,40}:\d{1,6}:\d{1,6}@(?P<host>[\w.-]{1,253})\].{0,40}?)?"
+_PROGRAM = r"(?P<program>orted|prted|hydra_\w{1,40}_proxy)"
+_SIGNS: tuple[tuple[str, re.Pattern[str], MessageKind], ...] = (
+    # a word of the line, the line, its meaning
+    ("ssh: ", re.compile(r"ssh: (?P<error>Could not resolve hostname (?P<host>[^\s:]{1,253}).*)"), _SSH_FAILED),
+    ("ssh: ", re.compile(r"ssh: (?P<error>connect to host (?P<host>\S{1,253}) port \d+: .*)"), _SSH_FAILED),
     (
+        "Permission denied (",
         re.compile(
-            r"(?:\S+@)?(?P<host>[\w.-]{1,253}): (?P<error>Permission denied \([a-z,-]*(?:publickey|password).*)"
+            r"(?<![\w.@-])(?:(?P<user>[\w.-]{1,64})@)?(?P<host>[\w.-]{1,253}): "
+            r"(?P<error>Permission denied \([a-z,-]{0,99}?(?:publickey|password).*)"
         ),
-        _REFUSED,
+        _SSH_FAILED,
     ),
-    (re.compile(r"(?P<error>Host key verification failed)"), _REFUSED),
-    (re.compile(r"(?:ssh|kex)_exchange_identification: (?P<error>.*)"), _REFUSED),
+    ("Host key verification failed", re.compile(r"(?P<error>Host key verification failed)"), _SSH_FAILED),
+    ("exchange_identification: ", re.compile(r"(?:ssh|kex)_exchange_identification: (?P<error>.*)"), _SSH_FAILED),
     (
+        "_sock_connect",
         re.compile(
             _PROXY + r"HYDU?_sock_connect \(.{0,200}?\): (?P<error>unable to (?:get host address|connect from).*)"
         ),
         _NO_SERVER,
     ),
-    (
-        re.compile(
-            r"sh: .{0,200}?(?P<program>orted|prted|hydra_\w+_proxy): "
-            r"(?P<error>No such file or directory|command not found)"
-        ),
-        _NO_PROGRAM,
+    *(
+        (
+            word,
+            re.compile(rf"\b{_PROGRAM}: (?P<error>No such file or directory|(?:[Cc]ommand )?not found)"),
+            _NO_PROGRAM,
+        )
+        for word in ("orted: ", "prted: ", "_proxy: ")
     ),
+    ("command not found: ", re.compile(rf"(?P<error>command not found): {_PROGRAM}"), _NO_PROGRAM),
 )
-_NOT_STARTED: tuple[tuple[re.Pattern[str], MessageKind | None], ...] = (
-    # what the launcher reports -> its meaning if no error of ssh precedes it
-    (re.compile(r"(?i:orte|prr?te|prterun) was unable to (?:reliably )?start one or more daemons"), _NO_DAEMON),
-    (re.compile(r"An? (?:ORTE|PRR?TE) daemon has unexpectedly failed after launch"), _NO_DAEMON),
+_REPORTS: tuple[tuple[str, re.Pattern[str], MessageKind | None], ...] = (
+    # a word of the launcher's report, the report, its meaning if no error of ssh precedes it
     (
+        "start one or more daemons",
+        re.compile(r"(?i:orte|prr?te|prterun) was unable to (?:reliably )?start one or more daemons"),
+        _NO_DAEMON,
+    ),
+    (
+        "daemon has unexpectedly failed",
+        re.compile(r"An? (?:ORTE|PRR?TE) daemon has unexpectedly failed after launch"),
+        _NO_DAEMON,
+    ),
+    (
+        "nable to run bstrap_proxy",
         re.compile(r"nable to run bstrap_proxy on (?P<host>\S{1,253}) \(pid \d+, exit code (?P<status>\d{1,6})\)"),
         _NO_PROXY,
     ),
-    (re.compile(_PROXY + r"(?P<error>unable to connect to server \S+ at port \d+) \(check for firewalls"), _NO_SERVER),
-    (re.compile(r"(?P<error>host=(?P<host>\S{1,253}) was not reachable via ssh)"), _REFUSED),
-    (re.compile(r"ssh exited with exit code 255"), None),
-    (re.compile(r"CalledProcessError: Command .{0,4}ssh .* returned non-zero exit status 255"), None),
+    (
+        "unable to connect to server",
+        re.compile(_PROXY + r"(?P<error>unable to connect to server \S{1,253} at port \d+) \(check for firewalls"),
+        _NO_SERVER,
+    ),
+    (
+        "was not reachable via ssh",
+        re.compile(r"(?P<error>host=(?P<host>\S{1,253}) was not reachable via ssh)"),
+        _SSH_FAILED,
+    ),
+    (
+        "ssh exited with exit code",  # pdsh also prints this when the program on the node fails or is ended
+        re.compile(r"(?<![\w.@-])(?P<host>[\w.-]{1,253}): ssh exited with exit code 255"),
+        None,
+    ),
+    (
+        "CalledProcessError: Command",
+        re.compile(
+            r"CalledProcessError: Command .{0,4}ssh (?:-\S{1,99} ){0,9}(?P<host>[\w.@-]{1,253})\b.{0,400}? returned "
+            r"non-zero exit status 255"
+        ),
+        None,
+    ),
 )
-_FOLLOWS = re.compile(r"ssh not successful for host \S+:")  # horovodrun prints ssh's error below
+_FOLLOWS = re.compile(r"ssh not successful for host (?P<host>[^\s:]{1,253}):")  # horovodrun prints ssh's error below
+_OWN_COMMAND = re.compile(r"^(?:fatal: |rsync(?: error)?: |scp: |sftp: |lost connection)")
+_FORGES = re.compile(r"^(?:ssh\.)?(?:github\.com|gitlab\.|bitbucket\.org|hf\.co|dev\.azure\.com|git\.)")
+_PROGRESS = re.compile(
+    r"(?i:(?<![\w.-])(?:steps?|epochs?|iter(?:ation)?s?|loss|batch)[\s:=\[('\"#]{1,20}\d"
+    r"|\btraining (?:is )?(?:done|finished|complete)|\bsuccessfully completed|^\S{1,253} is (?:now )?(?:up|reachable)\b"
+    r"|\d ?(?:it/s|s/it)\b)"
+    r"|^\d{1,19}(?:\s+[\d.]{1,20})+\s*$"  # a row of figures of a benchmark
+)
 _MOST_KEPT = 32
+_NEAR = 12  # lines between errors of ssh and the launcher's report, at most
+_ENDS = 400  # lines after the report of a failed start, at most; a longer log shows that the job went on
 
 
 class RemoteStart(EventFormat):
-    """Yields the errors before a launcher's report of a failed start, or the report if there are none."""
+    """Yields the errors near a launcher's report of a failed start, or the report if there are none.
 
-    hints = (
-        "ssh: ",
-        "Permission denied (",
-        "Host key verification failed",
-        "exchange_identification: ",
-        "orted: ",
-        "prted: ",
-        "_proxy: ",
-        "_sock_connect",
-        "start one or more daemons",
-        "daemon has unexpectedly failed",
-        "nable to run bstrap_proxy",
-        "unable to connect to server",
-        "was not reachable via ssh",
-        "CalledProcessError: Command",
-        "ssh exited with exit code",
-        "ssh not successful for host",
-    )
+    A job that makes progress after the errors or the report was started in the end.
+    """
+
+    hints = tuple(dict.fromkeys([word for word, *_ in (*_SIGNS, *_REPORTS)] + ["ssh not successful for host"]))
 
     def __init__(self) -> None:
-        """Start with no error of ssh."""
+        """Start with no error of ssh and no report."""
         self._errors: list[Event] = []
-        self._is_reported = False
+        self._failed: list[Event] = []  # what the reports of failed starts mean
+        self._last_line = 0  # the line of the last error of ssh or report
+        self._announced: str | None = None  # the host of horovodrun's last report
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the next line may show that the job was started."""
+        return bool(self._errors or self._failed or self._announced)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Keep an error of ssh, or yield the kept errors when a launcher reports that the start failed."""
-        if _FOLLOWS.search(line.text):
-            self._is_reported = True
+        """Keep an error of ssh or the meaning of a launcher's report."""
+        if line.number - self._last_line > _NEAR:
+            self._errors, self._announced = [], None
+        if self._failed and line.number - self._last_line > _ENDS:
+            yield from (replace(event, kind=replace(event.kind, advisory=True)) for event in self._failed)
+            self._failed = []
+        if self._is_known(line):
             return
-        for pattern, kind in _NOT_STARTED:
-            found = pattern.search(line.text)
-            if found is not None:
-                yield from self._taken() or ([] if kind is None else [_with_exit_code(event_of(kind, line, found))])
-                return
-        self._keep(line)
-        if self._is_reported:
-            yield from self._taken()
+        announced = _FOLLOWS.search(line.text)
+        if announced is not None:
+            self._last_line, self._announced = line.number, announced["host"]
+        elif _OWN_COMMAND.match(line.text):
+            self._errors = []
+        elif self.is_open and _PROGRESS.search(line.text):
+            self._errors, self._failed, self._announced = [], [], None
 
-    def _taken(self) -> list[Event]:
-        errors, self._errors = self._errors, []
-        return errors
+    def finish(self) -> Iterator[Event]:
+        """Yield what the reports of failed starts mean."""
+        yield from self._failed
+        self._errors, self._failed = [], []
 
-    def _keep(self, line: EventLine) -> None:
-        for pattern, kind in _SIGNS:
-            found = pattern.search(line.text)
+    def _is_known(self, line: EventLine) -> bool:
+        """Keep an error of ssh or the meaning of a report. Return whether the line is one of them."""
+        for word, pattern, kind in _REPORTS:
+            found = pattern.search(line.text) if word in line.text else None
             if found is not None:
-                self._errors = [*self._errors, event_of(kind, line, found)][-_MOST_KEPT:]
-                return
+                self._last_line = line.number
+                host = found.groupdict().get("host")
+                errors = self._taken(host)
+                if not errors and kind is not None and (host is not None or not self._failed):
+                    errors, self.claimed = [_with_exit_code(event_of(kind, line, found))], line.number
+                self._failed = [*self._failed, *errors][:_MOST_KEPT]
+                return True
+        for word, pattern, sign in _SIGNS:
+            found = pattern.search(line.text) if word in line.text else None
+            if found is not None and not _is_users(found):
+                self._last_line = line.number
+                self._errors = [*self._errors, _without_user(event_of(sign, line, found))][-_MOST_KEPT:]
+                if self._announced is not None:
+                    self._failed = [*self._failed, *self._taken(self._announced)][:_MOST_KEPT]
+                return True
+        return False
+
+    def _taken(self, host: str | None) -> list[Event]:
+        """Return the errors that a report about a host explains. A report without a host is about the last error."""
+        errors = self._errors
+        if host is None:
+            self._errors = []
+            return [event for event in errors if event.kind is errors[-1].kind]
+        taken = [event for event in errors if event.host is None or _short(event.host) == _short(host)]
+        self._errors = [event for event in errors if event not in taken]
+        return taken
 
 
 FORMAT = RemoteStart
+
+
+def _short(host: str) -> str:
+    """Return the name of a host without its user and domain. An address stays whole."""
+    name = host.rpartition("@")[2]
+    return name if re.fullmatch(r"[\d.]+", name) else name.partition(".")[0]
+
+
+def _is_users(found: re.Match[str]) -> bool:
+    """Whether the error is of the user's own ssh, such as that of git."""
+    groups = found.groupdict()
+    return groups.get("user") == "git" or _FORGES.match(groups.get("host") or "") is not None
+
+
+def _without_user(event: Event) -> Event:
+    """Remove the user from the facts, because a message does not need it."""
+    return replace(event, facts={name: value for name, value in event.facts.items() if name != "user"})
 
 
 def _with_exit_code(event: Event) -> Event:
