@@ -148,8 +148,6 @@ _ENDS = (
     r"(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
-    r"\bPod: [\w-]{1,63}\.(?P<host>[\w.-]{1,253}) exited with code (?P<exit_code>\d+)",  # Kubeflow's operator
-    r"Error pod (?P<host>[\w.-]+) container \S+ exitCode: (?P<exit_code>\d+)",  # Kubeflow's operator
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: (?P<signal>\d+)"
     r"|EXIT (?:STATUS|CODE): (?P<exit_code>\d+))",
     r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
@@ -226,7 +224,6 @@ class LauncherReports(EventFormat):
         "crashed with exit code",
         "scheduler is dead",
         "terminated with signal",
-        "exitCode:",
         "RUNNING AT",
         "EXIT CODE: ",
         "Signal: ",
