@@ -296,8 +296,6 @@ STALLED = (
 )
 XID = "kernel: NVRM: Xid (PCI:0000:01:00): 144, {}\n"
 HEALTHY = (
-    'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="Need to restart the pod: ns.job-worker-0"\nstep 2\n',
-    'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="PyTorchJob job is successfully completed."\n',
     WARN + "Failed to open libibverbs.so[.1]\nnode1:9:9 [0] NCCL INFO Using network Socket\n",
     WARN + "NET/IB : Got async event : client reregistration\n",
     WARN + "NET/IB : mlx5_0:1 Got async event : GID table change\n",
@@ -310,6 +308,8 @@ HEALTHY = (
     "HorovodAllreduce_acc_0 [missing ranks: 0, 4]\nEpoch 2\n",
     STALLED + "Epoch 2\n",
     XID.format("SAW_MVB Nonfatal XC0 i0 Link 0 (0x1 0x8)"),
+    'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="Need to restart the pod: ns.job-worker-0"\nstep 2\n',
+    'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="PyTorchJob job is successfully completed."\n',
 )
 
 

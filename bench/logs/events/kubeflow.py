@@ -39,8 +39,8 @@ class PodExits(EventFormat):
             if found is not None and int(found["exit_code"]) != 0:
                 code = int(found["exit_code"])
                 facts = {"signal": _ends.signal_of_exit(code), "exit_code": code, "first_observed": True}
-                fields = {"host": found["host"], "facts": facts, "printed": line.text}
-                self._ended.setdefault(found["host"], event_of(_ends.by_exit_code(code), line, **fields))
+                event = event_of(_ends.by_exit_code(code), line, host=found["host"], facts=facts, printed=line.text)
+                self._ended.setdefault(found["host"], event)
         yield from ()
 
     def finish(self) -> Iterator[Event]:
