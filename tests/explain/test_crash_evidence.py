@@ -289,6 +289,16 @@ FAILED: dict[str, tuple[str, int | None, str | None]] = {
     "[rank0]:[E804 23:05:54.8 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 0] Received a dump signal "
     "due to a collective timeout from  rank 13 and we will try our best to dump the debug info. Last enqueued NCCL "
     "work: 1261, last completed NCCL work: 1259.\n": ("timeout-elsewhere", 13, None),
+    "[rank0]: RuntimeError: NCCL communicator was aborted on rank 0.\n[rank3]: KeyError: 'x'\n": (
+        "python-error",
+        3,
+        None,
+    ),
+    "[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer\nsrun: error: n3: task 3: Killed\n": (
+        "killed",
+        3,
+        "n3",
+    ),
 }
 STALLED = (
     "[2026-03-21 02:07:08.1: W stall_inspector.cc:107] One or more tensors were submitted by subset of ranks\n"
@@ -310,6 +320,7 @@ HEALTHY = (
     XID.format("SAW_MVB Nonfatal XC0 i0 Link 0 (0x1 0x8)"),
     'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="Need to restart the pod: ns.job-worker-0"\nstep 2\n',
     'msg="Pod: ns.job-worker-0 exited with code 1"\nmsg="PyTorchJob job is successfully completed."\n',
+    "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected\nstep 1\n",
 )
 
 

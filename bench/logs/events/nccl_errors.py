@@ -165,6 +165,9 @@ _CUDA_FAILED = MessageKind(
 )
 
 
+_NO_GPU_ASKED = "ailed call to cuInit"  # TensorFlow and JAX print this on each machine without a GPU, and go on
+
+
 class LibraryErrors(SignFormat):
     """Yields one event for each line with an error of NCCL or CUDA.
 
@@ -230,6 +233,8 @@ class LibraryErrors(SignFormat):
             process = _PROCESS.search(line.text)
             same = process is not None and process["host"] == waiting.host
             yield replace(waiting, pid=int(process["pid"])) if process is not None and same else waiting
+        if _NO_GPU_ASKED in line.text:
+            return
         for event in super().read(line):
             if event.host is not None:
                 self._waiting = event

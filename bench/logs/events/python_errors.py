@@ -54,6 +54,13 @@ CLOSED = MessageKind(
     0.3,
     "look for the node that ended first",
 )
+_BROKEN = MessageKind(
+    "connection-broke",
+    Role.PEER,
+    "the program raised {error}<: {message}>",
+    0.3,
+    "look for the rank or process that ended first: it closed the connection",
+)
 _COORDINATION = MessageKind(
     "communication-failed",
     Role.PEER,
@@ -95,13 +102,21 @@ _MEANINGS = (
     (re.compile(r"DataLoader worker .* killed by signal: Killed"), _ends.KILLED),
     (re.compile(r"DataLoader worker .* exited unexpectedly"), LOADER_ENDED),
     (re.compile(r"\bOSError: \[Errno 5\]"), NO_INPUT_OUTPUT),
+    (
+        re.compile(
+            r"\b(?:(?:ConnectionReset|ConnectionAborted|BrokenPipe|EngineDead|HorovodInternal)Error|"
+            r"(?:DeadlockDetected|ProcessExited)Exception)\b|\bRuntimeError: .*(?:communicator was aborted|Broken pipe|"
+            r"Connection reset by peer|Socket Timeout|timeout caused pair closure|Engine core initialization failed)"
+        ),
+        _BROKEN,
+    ),
     (re.compile(r"DataLoader worker .* killed by signal: (?:Terminated|Interrupt|Hangup)"), _STOPPED),
 )
 _IGNORED = "Exception ignored in"
 _LONGEST_TRACEBACK = 100
 _LONGEST_LABEL = 100
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
-_TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
+_TOLD_TO_STOP = ("SignalException", "SIGTERMException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes; the processes have their own events
 
 
