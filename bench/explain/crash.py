@@ -498,9 +498,9 @@ def _left_behind(events: Sequence[Event]) -> list[Event]:
 
 
 def _has_several_attempts(events: Sequence[Event]) -> bool:
-    """Check whether the events may belong to several attempts of a job, each of which counts its operations from 0.
+    """Check whether the job may have been restarted within these logs. A restarted job counts its operations from 0.
 
-    torchrun printed that it restarts the workers, or the number of a rank's operation in one group falls.
+    Signs of a restart: torchrun printed that it restarts the workers, or a rank's operation number in a group falls.
     """
     reached: dict[tuple[int | None, str | None, str | None], int] = {}
     for event in events:

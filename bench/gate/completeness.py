@@ -27,7 +27,7 @@ _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
 # If a whole job has one of these faults, its missing rows get no faults of their own.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
-_ANY_MODE = Demand("time", "most", 1.0)  # a placeholder: the demand does not matter if the rule names its modes
+_ANY_MODE = Demand("time", "most", 1.0)  # any demand: of a rule that names its modes, it is not read
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 

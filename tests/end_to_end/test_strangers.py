@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import subprocess
 import sys
 import time
@@ -15,20 +14,13 @@ import pytest
 
 from bench.core.seal import SECRET_VARIABLE
 from tests.end_to_end.conftest import environment
-from tests.warm_ranks import Ended, Rank, WarmRanks
+from tests.warm_ranks import Ended, Rank, WarmRanks, port_of_ranks
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch]
 
 STRANGER = str(Path(__file__).parent / "stranger.py")
 PREFIXES = (f"bench-{hashlib.sha256(b'job').hexdigest()[:16]}-0", "bench-0")  # today's, and that of older versions
 ALLREDUCE = ("-m", "bench.allreduce", "--transport", "gloo", "--sizes", "1K", "-n", "3", "--timeout", "20")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def variables(rank: int, port: str, secret: str) -> dict[str, str]:
@@ -42,7 +34,7 @@ class World:
     """Two places of a world, whose processes are started one by one."""
 
     def __init__(self) -> None:
-        self._port = str(free_port())
+        self._port = str(port_of_ranks())
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int, *words: str, secret: str = "") -> subprocess.Popen[str]:
@@ -63,7 +55,7 @@ def world(missing: object) -> Iterator[World]:
 
 def met(warm: WarmRanks, folder: Path, *stranger: str) -> Ended:
     """How rank 0, which knows the secret, ends where something else takes the place of rank 1."""
-    port = str(free_port())
+    port = str(port_of_ranks())
     ranks = [
         Rank(words, environment(variables(rank, port, secret)), str(folder))
         for rank, (words, secret) in enumerate(((ALLREDUCE, "s3cr3t"), (stranger, "")))
