@@ -27,6 +27,7 @@ from bench.results.training_rows import Fed, TrainedStep
 MOST_LINES = 8
 _LARGE_RATIO = 64  # rows this much smaller than the largest message show no bandwidth
 _OTHER_LINES = 3  # for machine, trust and next; a busy machine adds one more
+_MOST_SHARE = 1.5  # of a reference; above it, something slowed the measurement of the reference
 MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the advice is to measure again
 
 
@@ -211,11 +212,12 @@ def _best(rated: Sequence[Summary]) -> dict[str, Any]:
     if not rated:
         return {}
     best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0)
+    share = best.bound_fraction
     return {
         "busbw": f"{text.gigabytes(best.busbw_bytes_per_s)} GB/s",
         "busbw_bytes_per_s": best.busbw_bytes_per_s,
         "busbw_row": _row_words(best),
-        "bound_share": best.bound_fraction,
+        "bound_share": share if share is not None and share <= _MOST_SHARE else None,
         "bound": best.bound_name,
         "expected_busbw": None if best.expected_low_s is None else f"{text.expected_rate(best)} GB/s",
     }

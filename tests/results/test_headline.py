@@ -42,6 +42,13 @@ def test_each_transport_has_its_best_rate_and_its_smallest_time(a_document: Docu
     assert mpi["latency_s"] == 4e-6, "times of operations back to back are no latencies"
 
 
+def test_a_share_far_above_the_reference_is_not_shown(a_document: Document, a_summary: Make) -> None:
+    for fraction, shown in ((1.2, True), (8.08, False)):
+        row = a_summary(mode="pipelined", bound_fraction=fraction)
+        [line] = [line for line in headline(of_rows(a_document, row), RUN) if line.code == HeadlineCode.TRANSPORT]
+        assert ("% of NIC" in line.text) == shown, "something slowed the measurement of the reference"
+
+
 def test_a_floor_above_the_latency_is_not_shown(a_document: Document, a_summary: Make) -> None:
     for median_s, floor in ((4e-6, "3.000 us"), (2e-6, None)):
         row = a_summary(payload_bytes=8, median_s=median_s, floor_s=3e-6)
