@@ -230,7 +230,7 @@ class ControllerError(Code):
     )
     CLUSTER_GONE = (
         "cluster-gone",
-        "cluster {cluster!r} of this run cannot be read ({why}): restore the cluster, or name another "
+        "cluster {cluster!r} of this run cannot be read ({why}): restore its entry, or name another "
         "file with --config FILE",
     )
     CLUSTER_CHANGED = (

@@ -258,9 +258,10 @@ class MessagePattern(Pattern):
 class PairPattern(Pattern):
     """Messages between members 0 and 1 of a group. The other members do nothing.
 
-    A one-way isolated sample is a round trip of two operations. Its time t is half the time of the round trip. A
-    one-way pipelined sample has W messages in flight, followed by an acknowledgement of one element. In two-way samples
-    both members send at the same time. Each member then sends one message (isolated) or W messages (pipelined).
+    If the direction is one way, an isolated sample is a message and its answer, and its time t is half of the round
+    trip. A one-way pipelined sample has W messages in flight, followed by an acknowledgement of one element. In
+    two-way samples, both members send at the same time. Each member then sends one message (isolated) or W messages
+    (pipelined).
     """
 
     min_ranks = 2

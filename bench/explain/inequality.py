@@ -59,7 +59,7 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """Return the rates of NICs on the market (bytes per second) with which this run would be normal.
+    """Return the rates in bytes per second of those NICs on the market that would make this run normal.
 
     Each GPU of the run is assumed to have one NIC.
     """

@@ -68,7 +68,7 @@ class AssessmentCode(OptionalPartsCode):
     MODELLED = "modelled", "These rows are modelled; nothing was measured."
     SHARED_GPU = (
         "shared-gpu",
-        "Ranks share a GPU ({log_text}, line {line}), so their data may not cross any link.",
+        "Ranks share a GPU ({log_text}, line {line}), so their data possibly crosses no link.",
     )
     OTHER_MACHINE = (
         "other-machine",

@@ -76,9 +76,9 @@ def _places(
     """Return the vertical position of each bound's name, and the height that all names need.
 
     Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. If a name would still cover a line, or if names would
-    cover points at both sides of the panel, all names are written above all lines and points, in the order of the
-    lines.
+    upper name is moved up, so that the names do not overlap. If that is not enough, all names are written above the
+    lines and points, in the order of the lines. That is the case if a name would still cover a line, or if names would
+    cover points at both sides of the panel.
 
     `rates`: the message size and the rate of each point in the panel.
     """

@@ -232,8 +232,8 @@ class JobReport(Report):
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
         """Yield the parts of each rank's step. Parts that take no time on any rank are left out.
 
-        `is_terminal`: whether to add a bar of letters for each rank. If so, the title of each part also shows the
-        letter of the part.
+        `is_terminal`: whether the output is a terminal. If so, each rank has a bar of letters, and the title of each
+        part shows the part's letter.
         """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks

@@ -24,7 +24,8 @@ class PageCode(OptionalPartsCode):
     LIMITED = "rung-limited", "limited by {bound}"
     IN_STEP = (
         "rung-in-step",
-        "{share:percent} of {bound}: a bucket waits for the previous bucket, and the ranks compute during the exchange",
+        "{share:percent} of {bound}: this exchange is part of a step, in which the ranks also compute and each bucket "
+        "waits for the previous bucket",
     )
     FAR_BELOW = "rung-far-below", "far below {bound}: the cause is the software, the message size or a fault"
     NOT_BELOW = "rung-not-below", "not slower than {below}"

@@ -121,7 +121,7 @@ class Draws:
         return drawn
 
     def predicted(self, name: str, prediction: Prediction) -> Floats:
-        """Return draws of a prediction's seconds.
+        """Return random draws of the predicted time in seconds.
 
         The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
         is drawn under the pool's name. The other part is drawn under `name`.

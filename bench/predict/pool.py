@@ -194,7 +194,7 @@ _Valued = tuple[tuple[int, bool], ...]
 
 
 class FamilyCurves:
-    """The curves of one family, and caches for all busy times."""
+    """The curves of one family, with caches of their results for all busy times."""
 
     def __init__(self, curves: Iterable[EfficiencyCurve], family: str) -> None:
         self._members = tuple(each for each in curves if each.family == family)

@@ -254,8 +254,8 @@ class ConflictCode(Code):
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: back-to-back "
-        "operations can run one after the other, so each of them takes at most as long as a single operation",
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: several "
+        "operations back to back take at most as long as the same operations one at a time",
     )
     ONE_WAY_SLOWER = (
         "one-way-slower-than-two-way",

@@ -34,7 +34,7 @@ TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True, separates=True
 
 
 class Storage(Transport):
-    """The ranks, and their places for data sets."""
+    """The storage of the ranks: each rank has a folder or object store for data sets."""
 
     clock = "host"
     carries_messages = False

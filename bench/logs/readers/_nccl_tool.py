@@ -256,7 +256,7 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Map the size of each row to the requested sizes that the row measured. Sizes without a row have the key None.
+    """Map each row, by its size, to the requested sizes that it stands for. Sizes without a row have the key None.
 
     nccl-tests rounds requested sizes down. For a pattern with blocks, nccl-tests rounds the block of each rank down to
     a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests rounded the block down to a whole number of
