@@ -133,9 +133,7 @@ def rules() -> tuple[ReasonRule[Any], ...]:
     return tuple(found.values())
 
 
-def _mistake(
-    module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping[str, ReasonRule[Any]]
-) -> str | None:
+def _mistake(module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping[str, ReasonRule[Any]]) -> str | None:
     """Return what is wrong with a file of reasons, as the end of a sentence, or None if nothing is wrong."""
     if not own:
         return "must define a function with @reason"
