@@ -199,6 +199,8 @@ class PlanRemark(Code):
         "bench.yaml",
     )
     FACTOR_IGNORED = "factor-ignored", "{transports:list} would ignore `{key}`: their jobs are planned without it"
+    FACTOR_OF_OTHER_PATTERNS = "factor-of-other-patterns", "`{key}` has no effect on {patterns:list}: omit it"
+    FACTOR_ALONE = "factor-alone", "`{key}` has no effect without `{other}`: omit it, or set `{other}`"
 
 
 class ControllerError(Code):

@@ -23,7 +23,7 @@ from bench.core.traits import names_with, traits
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
-from bench.rank.header import described, links_of
+from bench.rank.header import described, ignored_options, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
 from bench.rank.rows import payloads, traffic_of_round
 
@@ -47,6 +47,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         ranks_per_node=world.ranks_per_node,
         instance=case.instance,
     )
+    remarks = [remark, *ignored_options(case, pattern)]
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -54,8 +55,8 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         facts=model.facts(),
         settings={"seed": case.seed},
         links=links.to_dict(),
-        notes=(remark.text,),
-        remarks=(remark,),
+        notes=tuple(each.text for each in remarks),
+        remarks=tuple(remarks),
     )
     return head, rows(case, pattern, world, model)
 
