@@ -437,8 +437,7 @@ def _explain(
         return replace(words, what=f"{words.what}; its output is in {log}", rank=None, host=None)
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
-    saying = f", saying {own[-1]!r}," if own else ""
-    facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
+    facts: dict[str, Any] = {"how": how, "saying": own[-1] if own else None, "log": log, "exit_code": exit_code}
     if job.tool:  # a tool's stdout is in a separate file
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
@@ -451,10 +450,11 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
         return replace(cause, facts={**cause.facts, "late": late.code})
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
-    doing = root_cause.doing(evidence) if evidence is not None else ""
-    if doing and late.code == OutcomeCode.TOO_LONG:
-        return Failure.of(OutcomeCode.TOO_SLOW, late=late.text, doing=doing, **late.facts)
-    return Failure(f"{late.text}{doing}", None, None, late.code, late.facts)
+    phase = root_cause.phase(evidence) if evidence is not None else {}
+    if phase and late.code == OutcomeCode.TOO_LONG:
+        return Failure.of(OutcomeCode.TOO_SLOW, late=late.code, **late.facts, **phase)
+    code, facts = OutcomeCode(late.code), {**late.facts, **phase}
+    return Failure(code.words(facts), None, None, code, facts)  # a rank in the facts only ended; it is not the cause
 
 
 def _size(file: Path) -> int:
