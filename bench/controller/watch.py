@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from bench.controller import hosts, link_checks, links
+from bench.controller import hosts, link_causes, links
 from bench.controller.hosts import HostCommand
 from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
@@ -188,11 +188,11 @@ def gather(
         restarted={told_by["host"]: told_by["up_s"] for told_by in told if _is_younger(told_by.get("up_s"), running_s)},
         links=tested,
         link_causes=tuple(
-            link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
+            link_causes.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
-        moved=tuple(link_checks.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
-        carrier_lost=link_checks.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
-        unanswered=link_checks.unanswered(tested.reports),
+        moved=tuple(link_causes.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
+        carrier_lost=link_causes.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
+        unanswered=link_causes.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
         ),
