@@ -102,7 +102,16 @@ def run(
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     stored_before = _size(runs.results_file(folder, job.name))
     networks, passed = links.known_before(folder)
-    hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
+    hosts = watch.JobHosts(
+        hosts=job.hosts,
+        agent=job.agent,
+        package_root=package_root,
+        python=job.python,
+        setup=job.setup,
+        env=job.env,
+        networks=networks,
+        passed=passed,
+    )
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     meeting_port = watch.MeetingPort(job_id, hosts, launcher.blamed)
     silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
@@ -130,16 +139,16 @@ def run(
             if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(
-                    job_id,
-                    job.world.num_ranks,
-                    beats,
-                    printed,
-                    launcher.blamed(printed),
-                    hosts,
-                    late is not None,
-                    silence.silent_s(),
-                    time.monotonic() - began,
-                    meeting_port.answer(),
+                    job_id=job_id,
+                    num_ranks=job.world.num_ranks,
+                    beats_folder=beats,
+                    log=printed,
+                    launcher=launcher.blamed(printed),
+                    reached=hosts,
+                    late=late is not None,
+                    silent_s=silence.silent_s(),
+                    running_s=time.monotonic() - began,
+                    seen_before=meeting_port.answer(),
                 )
                 evidence = replace(
                     evidence,

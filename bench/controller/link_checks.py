@@ -135,22 +135,22 @@ def _link(
         state = LinkState.UNTESTED
     mtu, largest, lost = _packets(call, arrival, devices)
     return Link(
-        a,
-        call.host,
-        call.address,
-        call.port,
-        call.kind,
-        state,
-        call.source,
-        back,
-        call.error,
-        call.answered_by,
-        received,
-        mtu,
-        largest,
-        lost,
-        call.clock_offset_s,
-        call.round_trip_s,
+        a=a,
+        b=call.host,
+        address=call.address,
+        port=call.port,
+        kind=call.kind,
+        state=state,
+        source=call.source,
+        back=back,
+        why=call.error,
+        answered_by=call.answered_by,
+        received_bytes=received,
+        mtu=mtu,
+        largest=largest,
+        lost=lost,
+        clock_offset_s=call.clock_offset_s,
+        round_trip_s=call.round_trip_s,
     )
 
 

@@ -471,17 +471,17 @@ class Case:
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
         """Return a Shape, which determines the program of `num_ranks` ranks for one payload and one mode."""
         return Shape(
-            num_ranks,
-            payload_bytes,
-            dtype_of(self.dtype).num_bytes,
-            self.root,
-            mode,
-            self.direction,
-            self.window,
-            self.matrix,
-            self.access,
-            self.via,
-            self.skew,
+            num_ranks=num_ranks,
+            payload_bytes=payload_bytes,
+            element_bytes=dtype_of(self.dtype).num_bytes,
+            root=self.root,
+            mode=mode,
+            direction=self.direction,
+            window=self.window,
+            matrix=self.matrix,
+            access=self.access,
+            via=self.via,
+            skew=self.skew,
         )
 
 
