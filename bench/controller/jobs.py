@@ -262,7 +262,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         raise UsageError.of(ControllerError.LAUNCHER, cluster=cluster.name, why=str(error)) from None
     pattern = site.patterns[case.pattern]
     num_rounds = count_rounds(case, world, pattern)
-    num_rows = 1 if pattern.trains else num_rounds * len(case.sizes) * len(case.modes)
+    num_rows = 1 if pattern.trains else num_rounds * _num_sizes(case, world, pattern) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world, len(Twin) if pattern.trains else 1)
     if launcher.by_hand and cluster.setup:
         raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
@@ -307,6 +307,14 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
+
+
+def _num_sizes(case: Case, world: World, pattern: Pattern) -> int:
+    """Return the number of sizes that are measured. Requested sizes that round to the same size are measured once."""
+    if pattern.plans_own_rows or case.schedule == "ladder":
+        return len(case.sizes)
+    topology = pattern.topology_of(case.topology)
+    return len(case.payloads(pattern, len(rounds(case, world, topology)[0][0].ranks)))
 
 
 def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str) -> str:

@@ -484,6 +484,17 @@ class Case:
             skew=self.skew,
         )
 
+    def payloads(self, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
+        """Return the real sizes in bytes, each with the requested sizes that round to it.
+
+        Each real size is measured once.
+        """
+        real: dict[int, tuple[int, ...]] = {}
+        for requested in self.sizes:
+            payload = pattern.payload(requested, self.shape(num_ranks, 0, self.modes[0]))
+            real[payload] = (*real.get(payload, ()), requested)
+        return real
+
 
 FACTORS = factors_of(Case)
 FACTOR = {each.name: each for each in FACTORS}

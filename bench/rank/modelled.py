@@ -25,7 +25,7 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank.header import described, ignored_options, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
-from bench.rank.rows import payloads, traffic_of_round
+from bench.rank.rows import traffic_of_round
 
 if TYPE_CHECKING:
     from bench.transports.model import FabricModel
@@ -68,14 +68,14 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         from bench.rank import ladder
 
-        payload, requested = max(payloads(case, pattern, 2).items())
+        payload, requested = max(case.payloads(pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = case.shape(2, payload, case.modes[0])
         yield from ladder.measure_rounds(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
-    for payload, requested in payloads(case, pattern, num_ranks).items():
+    for payload, requested in case.payloads(pattern, num_ranks).items():
         for mode in case.modes:
             shape = case.shape(num_ranks, payload, mode)
             for groups in all_rounds:

@@ -542,3 +542,13 @@ def test_the_plan_says_which_factors_have_no_effect_on_any_of_its_patterns() -> 
     assert plan_of(entry(("allreduce", "broadcast"), ("gloo",), root=(1,))).remarks == ()
     [alone] = plan_of(entry(("allreduce",), ("gloo",), split=("halves",))).remarks
     assert (alone.code, alone.facts) == (PlanRemark.FACTOR_ALONE, {"key": "splits", "other": "aggressors"})
+
+
+def test_sizes_that_round_to_the_same_size_are_one_row() -> None:
+    sizes = tuple(2**n for n in range(3, 9))  # eight ranks exchange at least 128 bytes
+    [job] = plan_of(entry(("alltoall",), ("gloo",), sizes=sizes, ranks_per_node=(8,))).jobs
+    case, pattern = job.case, plugins.load("pattern", "alltoall").PATTERN
+    assert case.payloads(pattern, 8) == {128: (8, 16, 32, 64, 128), 256: (256,)}
+    assert (job.num_rows, job.num_records) == (2 * 2, 2 * 2)
+    [pairs] = plan_of(entry(("pairs",), ("gloo",), sizes=(64, 128), ranks_per_node=(4,))).jobs
+    assert (pairs.num_rounds, pairs.num_rows, pairs.num_records) == (3, 3 * 2 * 2, 3 * 2 * 2 * 2)
