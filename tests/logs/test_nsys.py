@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.logs import step_traces
 from bench.logs.trace_messages import TraceCode
 from tests.job.transfers import transfers_s
