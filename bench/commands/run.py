@@ -341,7 +341,6 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
     with _progress.shown() as screen:
         yield controller.RunContext(
             site,
-            paths.PACKAGE_ROOT,
             args.results,
             deadline_s,
             screen.say,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.controller import connections, ends_with_parent, links, root_cause, watch
 from bench.controller.jobs import Job
 from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
@@ -47,7 +48,6 @@ _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 # A rank's own timeout is this much longer than the controller's timeout, because the controller knows more.
 _RANKS_LATER_S = 8.0
 _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,6 @@ class Outcome:
 def run(
     job: Job,
     folder: Path,
-    package_root: Path,
     launcher: Launcher,
     deadline_s: float,
     on_poll: Callable[[float], None],
@@ -105,7 +104,6 @@ def run(
     hosts = watch.JobHosts(
         hosts=job.hosts,
         agent=job.agent,
-        package_root=package_root,
         python=job.python,
         setup=job.setup,
         env=job.env,
@@ -122,7 +120,7 @@ def run(
         log = files.enter_context(runs.open_log(folder, job.name))
         log_from = log.tell()
         out = files.enter_context(runs.open_output(folder, job.name)) if job.tool else log
-        process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
+        process = _start(job, folder, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
             renew_guard = files.enter_context(
                 ended_with_controller(process.pid, beats / lease.NAME, launcher.ends_within_s)
@@ -264,7 +262,6 @@ def _too_long(seconds: float, limit_s: float) -> Coded | None:
 def _start(
     job: Job,
     folder: Path,
-    package_root: Path,
     job_id: str,
     deadline_s: float,
     share_hosts: bool,
@@ -295,7 +292,7 @@ def _start(
     tied = [sys.executable, "-I", "-S", str(Path(ends_with_parent.__file__).resolve()), str(os.getpid())]
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
@@ -368,7 +365,7 @@ def _guard(group: int, lease_file: Path, ends_within_s: float, reading: int) -> 
     try:
         return subprocess.Popen(
             [sys.executable, "-S", "-m", "bench.controller.guard", *words],
-            cwd=_PACKAGE_ROOT,
+            cwd=paths.PACKAGE_ROOT,
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

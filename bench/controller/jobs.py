@@ -9,9 +9,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller.messages import ControllerError
 from bench.core.case import Case, command_argv, from_argv, to_argv
@@ -29,7 +29,6 @@ from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _CLIENT_SERVER, _ADAPTER = "bench.rank.client_server", "--adapter"
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
 _ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
 # The timeout of pods is long, because nodes may pull images and may have to start first.
@@ -133,7 +132,7 @@ class Job:
             # the user's shell must have this variable
             private = masked(name, value) != value or value == FROM_ENVIRONMENT
             words.append(f'{name}="${{{name}:?}}"' if private else f"{name}={shlex.quote(value)}")
-        path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
+        path = f"PYTHONPATH={shlex.quote(str(paths.PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
         if not self.stores_samples:
             return "\n".join([*self.setup, line])

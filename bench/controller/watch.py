@@ -50,7 +50,6 @@ class JobHosts:
 
     hosts: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
-    package_root: Path = Path()
     python: str = sys.executable
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class JobHosts:
         return links.test(networks, dict.fromkeys(networks, ports), lambda a, b: True, ask, _ROUND_S, _SLACK_S)
 
     def _command(self, words: Sequence[str], env: Mapping[str, str]) -> HostCommand:
-        return hosts.in_rank_environment([self.python, "-m", *words], self.setup, env, str(self.package_root))
+        return hosts.in_rank_environment([self.python, "-m", *words], self.setup, env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_rows_of_an_earlier_attempt_are_no_success_of_this_one(
 
 def test_a_launcher_that_starts_no_rank_has_failed(tmp_path: Path) -> None:
     idle = replace(job("a"), command=("true",), num_records=1)
-    outcome = execute.run(idle, tmp_path, tmp_path, Torchrun(), 60.0, lambda seconds: None)
+    outcome = execute.run(idle, tmp_path, Torchrun(), 60.0, lambda seconds: None)
     assert (outcome.exit_code, outcome.code) == (0, OutcomeCode.LAUNCHER_FAILED)
 
 
