@@ -137,14 +137,9 @@ class Job:
         if not self.stores_samples:
             return "\n".join([*self.setup, line])
         folder = 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-' + self.launcher + '}"'
-        described = shlex.join(["--job", self.name, "--launch", str(self.launch), "--expect", self.expected])
+        described = shlex.join(_described(self.name, self.launch, self.world))
         records = f'--records "$RESULTS"/{shlex.quote(self.name)}.jsonl'
         return "\n".join([folder, *self.setup, f"{line} {described} {records}"])
-
-    @property
-    def expected(self) -> str:
-        """The job's world in the form of the option `--expect`."""
-        return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
     def to_plain(self) -> dict[str, Any]:
         """Return the job as plan.json stores it."""
@@ -265,10 +260,10 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     estimate_s = _estimate_s(case, num_rows, world, len(Twin) if pattern.trains else 1)
     if launcher.by_hand and cluster.setup:
         raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
-    expected = f"{world.num_nodes}x{world.ranks_per_node}"
-    described = ["--job", spec.name, "--launch", str(spec.launch), "--expect", expected]
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
-    manifest = launcher.manifest(spec.name, [*words, *described], world, launch_site, variables, limit_s)
+    manifest = launcher.manifest(
+        spec.name, [*words, *_described(spec.name, spec.launch, world)], world, launch_site, variables, limit_s
+    )
     num_records = None
     if case.schedule != "ladder" and not pattern.plans_own_rows:
         num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
@@ -294,6 +289,11 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         tool_program=launch_site.python if tool else "",
         num_records=num_records,
     )
+
+
+def _described(name: str, launch: int, world: World) -> list[str]:
+    """Return the options that tell ranks their job, if no controller starts them."""
+    return ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
