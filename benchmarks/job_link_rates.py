@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.job.align import job_of
 from bench.job.elsewhere import Elsewhere, RecordedSteps, factor_of
+from bench.job.matching import job_of
 from bench.job.measured_network import measured_network
 from bench.logs import step_traces
 from bench.results import collect

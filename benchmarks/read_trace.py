@@ -39,7 +39,7 @@ def write(folder: Path, num_ranks: int, num_events: int) -> None:
 def explain(folder: Path) -> None:
     """Explain the job, and print what each stage costs."""
     from bench.job import lateness, parts
-    from bench.job.align import job_of
+    from bench.job.matching import job_of
     from bench.logs import step_traces
 
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -79,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
 
 def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
     """Return the job that these traces record, and remarks on files. Raises UsageError if no file is a trace."""
-    from bench.job.align import job_of
+    from bench.job.matching import job_of
     from bench.logs import step_traces
 
     traces, remarks = step_traces.read(paths)

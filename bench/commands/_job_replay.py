@@ -100,7 +100,7 @@ def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """
     from bench.core import replay_plan
-    from bench.job import align, replay
+    from bench.job import matching, replay
     from bench.logs import step_traces
 
     traces, remarks = step_traces.read(args.paths)
@@ -109,7 +109,7 @@ def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
         raise UsageError(why)
     for remark in remarks:
         say(remark.text)
-    job = align.job_of(traces)
+    job = matching.job_of(traces)
     condensed = replay.condense(job)
     for remark in (*job.remarks, *condensed.remarks):
         say(remark.text)

@@ -107,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
     note = survey.waiting_note(cluster)
     if note is not None:
         say(note)
-    found = survey.ask(planned.site, jobs, args.results, paths.PACKAGE_ROOT, node=True, more_s=_MORE_LINKS_S)
+    found = survey.ask(planned.site, jobs, args.results, node=True, more_s=_MORE_LINKS_S)
     findings += found.findings
     if not findings and batch.needed(jobs, os.environ):
         refusal = batch.refusal(jobs, cluster)
@@ -169,7 +169,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
         why = node.get("no_gpus_because") or "there is no GPU"
         say(f"--load: no GPU to copy to: {why}")
         return node
-    seen, why = load.under_load(node, python, paths.PACKAGE_ROOT)
+    seen, why = load.under_load(node, python)
     if why is not None:
         say(f"--load: {why}")
     return seen

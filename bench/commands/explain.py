@@ -32,7 +32,7 @@ from bench.explain.topology_page import topology_page
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.failure_events import EventReader
-from bench.logs.foreign import OK, ForeignRun, Line, with_sibling_machines
+from bench.logs.foreign import ForeignRun, Line, with_sibling_machines
 from bench.logs.messages import LogCode
 from bench.logs.readers import _lines
 from bench.results import output
@@ -296,7 +296,7 @@ def _log_pages(
         for run, end in zip(runs_here, ends, strict=False):
             found = _page(run, options, patterns, hints.between(int(begin), end) + topology_hints(beside))
             crash = run_crash(event_logs, each, run, begin, end)
-            yield replace(found, source=each.log.source.name, crash=crash), _is_good(run)
+            yield replace(found, source=each.log.source.name, crash=crash), run.is_correct
             begin = end
 
 
@@ -361,10 +361,6 @@ def _stored_pages(
     for run, header in explain_stored.imported(jobs):
         machine = None if options.instance else explain_stored.stored_machine(header)
         found = _page(run, options, patterns, machine=machine)
-        yield replace(found, source=str(header.imported["source"])), _is_good(run)
+        yield replace(found, source=str(header.imported["source"])), run.is_correct
     for job, evidence in explain_stored.measured(jobs):
-        yield replace(run_page(evidence), source=job), _is_good(evidence.run)
-
-
-def _is_good(run: ForeignRun) -> bool:
-    return run.status == OK and not any(row.num_wrong for row in run.rows)
+        yield replace(run_page(evidence), source=job), evidence.run.is_correct

@@ -20,7 +20,7 @@ from bench.core.record import Record
 from bench.hardware import catalogue
 from bench.hardware.catalogue import Instance
 from bench.logs import imports, page
-from bench.logs.foreign import OK, ForeignRun
+from bench.logs.foreign import ForeignRun
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.results.run_report import RunReport
@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         shown = args.format == "table" and args.output is None
         print(printable.line(f"results: {folder}/"), file=sys.stdout if shown else sys.stderr)
     lost = any(log.is_reported for log in logs)
-    return EXIT_VERDICT if lost or not all(map(is_correct, runs)) else EXIT_DONE
+    return EXIT_VERDICT if lost or not all(run.is_correct for run in runs) else EXIT_DONE
 
 
 def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, name: str) -> Path:
@@ -151,11 +151,6 @@ def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) 
             numbers = ", ".join(map(str, sorted(stated)[:_MOST_WORLDS])) + ", ..." * (len(stated) > _MOST_WORLDS)
             sentences.append(f"--num-{name} {given} is ignored for logs that state their {name} ({numbers})")
     return sentences
-
-
-def is_correct(run: ForeignRun) -> bool:
-    """Check whether the run succeeded and has no wrong elements."""
-    return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 
 def _rendered(

@@ -41,7 +41,7 @@ from bench.results.document import Document
 from bench.results.run_report import RunReport
 from bench.store import runs
 
-_SCENARIO = "main"
+_SCENARIO, _CLUSTER = "main", "local"
 _AUTO = "auto"
 _CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA = 0.1, 0.2, 0.05  # --launches auto stops when a comparison would find these
 
@@ -56,7 +56,7 @@ EXAMPLES = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
-    parser.set_defaults(scenario=None)  # None means that the user named no scenario; --resume must know this
+    parser.set_defaults(scenario=None, cluster=None)  # None: the user named none, as --resume and --retest must know
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
@@ -96,8 +96,8 @@ def main(args: argparse.Namespace) -> int:
     _check_options(args)
     if not args.no_plots:
         _check_plots(args.plots)
-    if not args.resume:
-        args.scenario = args.scenario or _SCENARIO
+    if not (args.resume or args.retest):
+        args.scenario, args.cluster = args.scenario or _SCENARIO, args.cluster or _CLUSTER
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else _started(args)
     if ran.failed and not args.retest:
         say(f"continue with: {continued.command(ran.folder, args.config)}")
@@ -135,6 +135,26 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError("--auto-time needs --launches auto: add it")
     if args.profile and (args.retest or args.resume):
         raise UsageError("--profile needs a new run: leave out --resume and --retest")
+
+
+def _say_ignored(args: argparse.Namespace, stored: Mapping[str, Any]) -> None:
+    """Name the options that have no effect, because the plan of a stored run says what is measured."""
+    named: dict[str, object] = {
+        "SCENARIO": args.retest and args.scenario and _scenario_name(args.scenario) != stored["scenario"],
+        "--cluster": args.cluster and args.cluster != stored["cluster"]["name"],
+        "--launches": args.launches,
+        "--budget": args.budget,
+        "--model": args.model and not stored.get("modelled"),
+        "--rules": args.resume and args.rules,
+    }
+    ignored = [option for option, is_ignored in named.items() if is_ignored]
+    if ignored:
+        option = "--resume" if args.resume else "--retest"
+        say(f"bench: warning: {option} measures what the run's plan says, and ignores {', '.join(ignored)}")
+
+
+def _scenario_name(given: str) -> str:
+    return Path(given).name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _profiled(folder: Path) -> str:
@@ -278,10 +298,12 @@ def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again the rows that failed a run's gate. The new rows go into the same folder."""
     folder = runs.find_own(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
+    stored = runs.read_plan(folder)
+    _say_ignored(args, stored)
     if not again.sizes and not again.ladders:
         say(f"nothing to measure again: {reasons[0]}")
         return RunResult(folder, {})
-    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
+    with _context(args, _stored_site(stored, args)) as context:
         return retest.retest(folder, again, reasons, context)
 
 
@@ -291,12 +313,13 @@ def _resumed(args: argparse.Namespace) -> RunResult:
     stored = runs.read_plan(folder)
     if stored.get("imported"):
         raise UsageError(f"{folder} was imported from logs: nothing in it can be measured again")
-    named = Path(args.scenario).name.removesuffix(".yaml").removesuffix(".yml") if args.scenario else stored["scenario"]
+    named = _scenario_name(args.scenario) if args.scenario else stored["scenario"]
     if named != stored["scenario"]:
         raise UsageError(
             f"{folder} is a run of the scenario {stored['scenario']!r}, not {named!r}: omit the scenario to continue "
             f"it, or omit --resume to measure anew"
         )
+    _say_ignored(args, stored)
     with _context(args, _stored_site(stored, args)) as context:
         return controller.resume(folder, context)
 
@@ -318,7 +341,6 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
     with _progress.shown() as screen:
         yield controller.RunContext(
             site,
-            paths.PACKAGE_ROOT,
             args.results,
             deadline_s,
             screen.say,

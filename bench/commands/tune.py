@@ -107,7 +107,6 @@ def main(args: argparse.Namespace) -> int:
     with _progress.shown() as screen:
         context = RunContext(
             site,
-            paths.PACKAGE_ROOT,
             args.results,
             option_duration("--deadline", args.deadline),
             screen.say,

@@ -96,7 +96,6 @@ def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str 
 
 def inner_controller(
     folder: Path,
-    package_root: Path,
     tools: Mapping[str, Installed],
     deadline_s: float,
     config: Path | None = None,
@@ -104,7 +103,7 @@ def inner_controller(
     only_launch: int | None = None,
 ) -> list[str]:
     """Return the shell lines that resume the run in `folder` on the first node of an allocation."""
-    path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
+    path = os.pathsep.join(dict.fromkeys(filter(None, (str(paths.PACKAGE_ROOT), os.environ.get("PYTHONPATH")))))
     variables = {"PYTHONPATH": path}
     for installed in tools.values():
         folders = [str(Path(program).parent) for program in installed.programs.values()]

@@ -220,7 +220,7 @@ class Connection:
         _write(2, f"bench: note: {found.text}\n".encode())
         lease_file = self._env.get(lease.VARIABLE)
         if lease_file:
-            line = json.dumps({"code": found.code, "facts": dict(found.facts), "text": found.text})
+            line = json.dumps(found.to_plain())
             with contextlib.suppress(OSError), Path(lease_file).with_name(NAME).open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
 

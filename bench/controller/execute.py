@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.controller import connections, ends_with_parent, links, root_cause, watch
 from bench.controller.jobs import Job
 from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
@@ -47,7 +48,6 @@ _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 # A rank's own timeout is this much longer than the controller's timeout, because the controller knows more.
 _RANKS_LATER_S = 8.0
 _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,6 @@ class Outcome:
 def run(
     job: Job,
     folder: Path,
-    package_root: Path,
     launcher: Launcher,
     deadline_s: float,
     on_poll: Callable[[float], None],
@@ -102,7 +101,15 @@ def run(
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     stored_before = _size(runs.results_file(folder, job.name))
     networks, passed = links.known_before(folder)
-    hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
+    hosts = watch.JobHosts(
+        hosts=job.hosts,
+        agent=job.agent,
+        python=job.python,
+        setup=job.setup,
+        env=job.env,
+        networks=networks,
+        passed=passed,
+    )
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     meeting_port = watch.MeetingPort(job_id, hosts, launcher.blamed)
     silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
@@ -113,7 +120,7 @@ def run(
         log = files.enter_context(runs.open_log(folder, job.name))
         log_from = log.tell()
         out = files.enter_context(runs.open_output(folder, job.name)) if job.tool else log
-        process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
+        process = _start(job, folder, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
             renew_guard = files.enter_context(
                 ended_with_controller(process.pid, beats / lease.NAME, launcher.ends_within_s)
@@ -130,16 +137,16 @@ def run(
             if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(
-                    job_id,
-                    job.world.num_ranks,
-                    beats,
-                    printed,
-                    launcher.blamed(printed),
-                    hosts,
-                    late is not None,
-                    silence.silent_s(),
-                    time.monotonic() - began,
-                    meeting_port.answer(),
+                    job_id=job_id,
+                    num_ranks=job.world.num_ranks,
+                    beats_folder=beats,
+                    log=printed,
+                    launcher=launcher.blamed(printed),
+                    reached=hosts,
+                    late=late is not None,
+                    silent_s=silence.silent_s(),
+                    running_s=time.monotonic() - began,
+                    seen_before=meeting_port.answer(),
                 )
                 evidence = replace(
                     evidence,
@@ -255,7 +262,6 @@ def _too_long(seconds: float, limit_s: float) -> Coded | None:
 def _start(
     job: Job,
     folder: Path,
-    package_root: Path,
     job_id: str,
     deadline_s: float,
     share_hosts: bool,
@@ -286,7 +292,7 @@ def _start(
     tied = [sys.executable, "-I", "-S", str(Path(ends_with_parent.__file__).resolve()), str(os.getpid())]
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
@@ -359,7 +365,7 @@ def _guard(group: int, lease_file: Path, ends_within_s: float, reading: int) -> 
     try:
         return subprocess.Popen(
             [sys.executable, "-S", "-m", "bench.controller.guard", *words],
-            cwd=_PACKAGE_ROOT,
+            cwd=paths.PACKAGE_ROOT,
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -437,8 +443,7 @@ def _explain(
         return replace(words, what=f"{words.what}; its output is in {log}", rank=None, host=None)
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
-    saying = f", saying {own[-1]!r}," if own else ""
-    facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
+    facts: dict[str, Any] = {"how": how, "saying": own[-1] if own else None, "log": log, "exit_code": exit_code}
     if job.tool:  # a tool's stdout is in a separate file
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
@@ -451,10 +456,11 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
         return replace(cause, facts={**cause.facts, "late": late.code})
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
-    doing = root_cause.doing(evidence) if evidence is not None else ""
-    if doing and late.code == OutcomeCode.TOO_LONG:
-        return Failure.of(OutcomeCode.TOO_SLOW, late=late.text, doing=doing, **late.facts)
-    return Failure(f"{late.text}{doing}", None, None, late.code, late.facts)
+    phase = root_cause.phase(evidence) if evidence is not None else {}
+    if phase and late.code == OutcomeCode.TOO_LONG:
+        return Failure.of(OutcomeCode.TOO_SLOW, late=late.code, **late.facts, **phase)
+    code, facts = OutcomeCode(late.code), {**late.facts, **phase}
+    return Failure(code.words(facts), None, None, code, facts)  # a rank in the facts only ended; it is not the cause
 
 
 def _size(file: Path) -> int:

@@ -26,6 +26,7 @@ from bench.core.case import (
     applies,
     check_steps,
     ignored_option,
+    ignores,
     preset_fields,
     refuses,
 )
@@ -168,8 +169,7 @@ def _values(
 
     `named`: the transports that the user requires; empty if the plan may choose them.
     """
-    depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
-    unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
+    unused = _is_unused(varied, m)
     if not unused and varied.patterns(pattern) and _none_obeys(varied, named):
         return m.values_of(varied)
     if unused or (varied.several and not applies(varied, pattern, transport)):
@@ -182,21 +182,35 @@ def _none_obeys(varied: Factor, named: tuple[str, ...]) -> bool:
 
 
 def _ignored_factors(m: Measurement, site: Site, modelled: bool) -> list[CodedRemark]:
-    """Return a remark for each strict factor that some transports of a measurement would ignore.
+    """Return a remark for each factor that the measurement sets and that some or all of its jobs would ignore.
 
-    If the measurement names its transports and none of them obeys the factor, the jobs are skipped instead.
+    If the measurement names its transports and all of them must refuse the factor, the jobs are skipped instead.
     """
     remarks = []
     chosen_by = _transports(m, site, modelled)
     for varied in FACTORS:
-        is_set = varied.several and any(value != varied.default for value in m.values_of(varied))
-        if not is_set or (not modelled and _none_obeys(varied, m.transports or ())):
+        if not _is_set(varied, m):
             continue
-        having = [name for name in m.patterns if varied.patterns(site.patterns[name])]
-        ignoring = sorted({each for name in having for each in chosen_by[name] if refuses(each, varied)})
-        if ignoring:
-            remarks.append(CodedRemark.of(PlanRemark.FACTOR_IGNORED, key=varied.keys[0], transports=ignoring))
+        key, having = varied.keys[0], [name for name in m.patterns if varied.patterns(site.patterns[name])]
+        if not having:
+            remarks.append(CodedRemark.of(PlanRemark.FACTOR_OF_OTHER_PATTERNS, key=key, patterns=list(m.patterns)))
+        elif _is_unused(varied, m):
+            other = FACTOR[varied.depends_on].keys[0]
+            remarks.append(CodedRemark.of(PlanRemark.FACTOR_ALONE, key=key, other=other))
+        elif varied.several and (modelled or not _none_obeys(varied, m.transports or ())):
+            ignoring = sorted({each for name in having for each in chosen_by[name] if ignores(each, varied)})
+            if ignoring:
+                remarks.append(CodedRemark.of(PlanRemark.FACTOR_IGNORED, key=key, transports=ignoring))
     return remarks
+
+
+def _is_set(varied: Factor, m: Measurement) -> bool:
+    return any(value != varied.default for value in m.values_of(varied))
+
+
+def _is_unused(varied: Factor, m: Measurement) -> bool:
+    """Check whether a factor has no effect, because the measurement does not set the factor that it depends on."""
+    return bool(varied.depends_on) and not _is_set(FACTOR[varied.depends_on], m)
 
 
 def _with_preset(case: Case) -> Case:

@@ -92,15 +92,15 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
     return _run(command.words, timeout_s, command.given, env)
 
 
-def in_rank_environment(
-    words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str
-) -> HostCommand:
+def in_rank_environment(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str]) -> HostCommand:
     """Wrap a command to run in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.
     """
-    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+    from bench.config import paths  # as a program, this module must start quickly
+
+    path = os.pathsep.join(filter(None, (str(paths.PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
     given = _given({**resolved(env), "PYTHONPATH": path}, setup, variables_last=True)
     return HostCommand(("sh", "-c", f'echo {MARK}; {_reader(given)}; exec "$@"', "sh", *words), given)
 

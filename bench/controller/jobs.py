@@ -9,9 +9,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller.messages import ControllerError
 from bench.core.case import Case, command_argv, from_argv, to_argv
@@ -29,7 +29,6 @@ from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _CLIENT_SERVER, _ADAPTER = "bench.rank.client_server", "--adapter"
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
 _ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
 # The timeout of pods is long, because nodes may pull images and may have to start first.
@@ -133,19 +132,14 @@ class Job:
             # the user's shell must have this variable
             private = masked(name, value) != value or value == FROM_ENVIRONMENT
             words.append(f'{name}="${{{name}:?}}"' if private else f"{name}={shlex.quote(value)}")
-        path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
+        path = f"PYTHONPATH={shlex.quote(str(paths.PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
         if not self.stores_samples:
             return "\n".join([*self.setup, line])
         folder = 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-' + self.launcher + '}"'
-        described = shlex.join(["--job", self.name, "--launch", str(self.launch), "--expect", self.expected])
+        described = shlex.join(_described(self.name, self.launch, self.world))
         records = f'--records "$RESULTS"/{shlex.quote(self.name)}.jsonl'
         return "\n".join([folder, *self.setup, f"{line} {described} {records}"])
-
-    @property
-    def expected(self) -> str:
-        """The job's world in the form of the option `--expect`."""
-        return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
     def to_plain(self) -> dict[str, Any]:
         """Return the job as plan.json stores it."""
@@ -262,39 +256,44 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         raise UsageError.of(ControllerError.LAUNCHER, cluster=cluster.name, why=str(error)) from None
     pattern = site.patterns[case.pattern]
     num_rounds = count_rounds(case, world, pattern)
-    num_rows = 1 if pattern.trains else num_rounds * len(case.sizes) * len(case.modes)
+    num_rows = 1 if pattern.trains else num_rounds * _num_sizes(case, world, pattern) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world, len(Twin) if pattern.trains else 1)
     if launcher.by_hand and cluster.setup:
         raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
-    expected = f"{world.num_nodes}x{world.ranks_per_node}"
-    described = ["--job", spec.name, "--launch", str(spec.launch), "--expect", expected]
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
-    manifest = launcher.manifest(spec.name, [*words, *described], world, launch_site, variables, limit_s)
+    manifest = launcher.manifest(
+        spec.name, [*words, *_described(spec.name, spec.launch, world)], world, launch_site, variables, limit_s
+    )
     num_records = None
     if case.schedule != "ladder" and not pattern.plans_own_rows:
         num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
     return Job(
-        spec.name,
-        case,
-        world,
-        name,
-        tuple(command),
-        variables,
-        cluster.setup,
-        num_rounds,
-        num_rows,
-        estimate_s,
-        spec.launch,
-        spec.tool,
-        launch_site.hosts,
-        launch_site.agent,
-        manifest,
-        cluster.python or machine.python,
-        launcher.remote and not tool,
-        factors,
-        launch_site.python if tool else "",
-        num_records,
+        name=spec.name,
+        case=case,
+        world=world,
+        launcher=name,
+        command=tuple(command),
+        env=variables,
+        setup=cluster.setup,
+        num_rounds=num_rounds,
+        num_rows=num_rows,
+        estimate_s=estimate_s,
+        launch=spec.launch,
+        tool=spec.tool,
+        hosts=launch_site.hosts,
+        agent=launch_site.agent,
+        manifest=manifest,
+        python=cluster.python or machine.python,
+        stores_samples=launcher.remote and not tool,
+        factors=factors,
+        tool_program=launch_site.python if tool else "",
+        num_records=num_records,
     )
+
+
+def _described(name: str, launch: int, world: World) -> list[str]:
+    """Return the options that tell ranks their job, if no controller starts them."""
+    return ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
@@ -307,6 +306,14 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
+
+
+def _num_sizes(case: Case, world: World, pattern: Pattern) -> int:
+    """Return the number of sizes that are measured. Requested sizes that round to the same size are measured once."""
+    if pattern.plans_own_rows or case.schedule == "ladder":
+        return len(case.sizes)
+    topology = pattern.topology_of(case.topology)
+    return len(case.payloads(pattern, len(rounds(case, world, topology)[0][0].ranks)))
 
 
 def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str) -> str:

@@ -8,7 +8,7 @@ the reports of both hosts together show the direction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -85,7 +85,7 @@ def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> 
     """
     arrivals = {host: {(x.host, x.address): x for x in report.arrivals} for host, report in reports.items()}
     calls = {host: {(x.host, x.address): x for x in report.calls} for host, report in reports.items()}
-    own = {host: set(_addresses(report.devices)) for host, report in reports.items()}
+    own = {host: set(addresses_of(report.devices)) for host, report in reports.items()}
     half_open = {host: set(report.half_open) for host, report in reports.items()}
 
     def arrives(a: str, b: str, address: str | None) -> bool | None:
@@ -135,22 +135,22 @@ def _link(
         state = LinkState.UNTESTED
     mtu, largest, lost = _packets(call, arrival, devices)
     return Link(
-        a,
-        call.host,
-        call.address,
-        call.port,
-        call.kind,
-        state,
-        call.source,
-        back,
-        call.error,
-        call.answered_by,
-        received,
-        mtu,
-        largest,
-        lost,
-        call.clock_offset_s,
-        call.round_trip_s,
+        a=a,
+        b=call.host,
+        address=call.address,
+        port=call.port,
+        kind=call.kind,
+        state=state,
+        source=call.source,
+        back=back,
+        why=call.error,
+        answered_by=call.answered_by,
+        received_bytes=received,
+        mtu=mtu,
+        largest=largest,
+        lost=lost,
+        clock_offset_s=call.clock_offset_s,
+        round_trip_s=call.round_trip_s,
     )
 
 
@@ -166,7 +166,7 @@ def _packets(
     """
     if arrival is None or not arrival.sizes or call.mtu is None:
         return None, None, None
-    there = [device.mtu for device in devices if call.address in _addresses([device])]
+    there = [device.mtu for device in devices if call.address in addresses_of([device])]
     mtu, largest = min([call.mtu, *there]), max(arrival.sizes)
     return mtu, largest, min((size for size in call.sizes if largest < size <= mtu), default=None)
 
@@ -177,7 +177,8 @@ def _overlap(windows: Windows, a: str, b: str) -> bool:
     return min(windows[a][1], windows[b][1]) - max(windows[a][0], windows[b][0]) >= _MIN_OVERLAP_S
 
 
-def _addresses(devices: Iterable[Device]) -> Iterator[str]:
+def addresses_of(devices: Iterable[Device]) -> Iterator[str]:
+    """Yield the addresses of some devices, without their prefix lengths."""
     for device in devices:
         for address in device.addresses:
             yield address.partition("/")[0]
@@ -198,7 +199,7 @@ def findings(
     """
     found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
     doubtful = [link for link in tested if link.fails]
-    twice = list(_duplicates(tested, reports))
+    twice = list(duplicates(tested, reports))
     known = {finding.facts["address"] for finding in twice}
     doubtful = [link for link in doubtful if link.address not in known and link.source not in known]
     works = {(link.a, link.b) for link in tested if link.kind == BY_NAME and not link.fails}
@@ -229,15 +230,15 @@ def findings(
     ]
 
 
-def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
+def duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
     """Yield a finding for each address that two machines use at the same time.
 
     One of the two machines may be a machine outside the cluster.
     """
     owners: dict[str, list[str]] = {}
-    macs = {host: _macs(report) for host, report in reports.items()}
+    macs = {host: macs_of(report) for host, report in reports.items()}
     for host, report in reports.items():
-        for address in {*_addresses(report.devices), *(x for device in report.devices for x in device.duplicates)}:
+        for address in {*addresses_of(report.devices), *(x for device in report.devices for x in device.duplicates)}:
             owners.setdefault(address, []).append(host)
     named = []
     for address in dict.fromkeys(x for link in tested for x in (link.address, link.source) if x is not None):
@@ -263,12 +264,13 @@ def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> It
             yield PreflightFinding.of(LinkCode.ADDRESS_TAKEN, (link.b,), **facts)
 
 
-def _macs(report: LinkReport) -> set[str]:
+def macs_of(report: LinkReport) -> set[str]:
+    """Return the MAC addresses of a host's devices."""
     return {device.mac for device in report.devices if device.mac}
 
 
 def _mac_of(report: LinkReport, address: str) -> str | None:
-    return next((x.mac for x in report.devices if address in (*_addresses([x]), *x.duplicates)), None)
+    return next((x.mac for x in report.devices if address in (*addresses_of([x]), *x.duplicates)), None)
 
 
 def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
@@ -417,7 +419,7 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
     device_of: dict[str, Device] = {}
     for link in tested:
         for device in reports[link.b].devices if link.kind == BY_NAME else ():
-            if link.address in _addresses([device]):
+            if link.address in addresses_of([device]):
                 device_of.setdefault(link.b, device)
     counts = Counter(device.mtu for device in device_of.values())
     if len(counts) < 2:
@@ -457,125 +459,3 @@ def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
         direction = "ahead of" if off[host][0] > 0 else "behind"
         found.append(PreflightFinding.of(FindingCode.CLOCK_OFF, (host,), off_s=off_s, direction=direction))
     return found
-
-
-# -- causes of a failed job
-
-# Findings that explain why a job failed. Filtered new connections explain only why ranks never met.
-_CAUSES = (
-    LinkCode.DUPLICATE_ADDRESS,
-    LinkCode.ADDRESS_TAKEN,
-    LinkCode.HOST_UNHEARD,
-    LinkCode.HOST_HEARS_NOTHING,
-    LinkCode.NOBODY_CONNECTS,
-    LinkCode.PARTITION,
-    LinkCode.ONE_WAY,
-    LinkCode.NEITHER_CONNECTED,
-    LinkCode.STALLS,
-    LinkCode.SMALL_MTU,
-    LinkCode.SMALL_MTU_OF_HOST,
-)
-
-
-def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of hosts between which data were retransmitted without an answer. Each pair is listed once."""
-    host_of = {address: host for host, report in reports.items() for address in _addresses(report.devices)}
-    pairs = {
-        tuple(sorted((host, host_of[address])))
-        for host, report in reports.items()
-        for address in report.unanswered
-        if host_of.get(address, host) != host
-    }
-    return tuple((a, b) for a, b in sorted(pairs))
-
-
-def moved(
-    seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
-) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link if a second machine also replied for this address.
-
-    `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
-        addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves
-        nothing, because the host may have replaced another machine. A single MAC address is that of a host that got the
-        address while the job ran. A machine outside the cluster that replies for several addresses is a router.
-
-    The reports contain further evidence, namely two hosts that both had the address when the test began.
-    """
-    used = {address for link in tested for address in (link.address, link.source)}
-    addresses_of: dict[str, set[str]] = {}
-    for report in reports.values():
-        for address, mac in report.neighbours.items():
-            addresses_of.setdefault(mac, set()).add(address)
-    owners: dict[str, list[str]] = {}
-    for host, report in reports.items():
-        for address in _addresses(report.devices):
-            owners.setdefault(address, []).append(host)
-    macs = {host: _macs(report) for host, report in reports.items()}
-    done = set()
-    for address, in_order in (*seen, *_shared_before(owners, reports)):
-        for host in owners.get(address, ()) if address in used and len(owners.get(address, ())) == 1 else ():
-            first = next((at for at, mac in enumerate(in_order) if mac in macs[host]), len(in_order))
-            for mac in in_order[first + 1 :] if len(in_order) > 1 else in_order:
-                other = next((each for each in macs if mac in macs[each]), None)
-                is_router = other is None and len(addresses_of.get(mac, ())) > 1
-                if other != host and not is_router and (address, mac) not in done:
-                    done.add((address, mac))
-                    where = f", host {other}," if other else ""
-                    facts: dict[str, Any] = {"host": host, "address": address, "mac": mac, "other": other}
-                    facts |= {"where": where, "own": sorted(macs[host])}
-                    yield PreflightFinding.of(LinkCode.ADDRESS_MOVED, (host,), **facts)
-
-
-def carrier_lost(
-    lost: Mapping[str, Sequence[Mapping[str, Any]]], tested: Sequence[Link]
-) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Map each host whose devices lost their carrier to these devices and the largest number of losses of one device.
-
-    `lost`: the result of heartbeat.read_carriers. Devices without an address of a tested link are left out.
-    """
-    used = {address for link in tested for address in (link.address, link.source)}
-    found = {}
-    for host, devices in lost.items():
-        mine = [device for device in devices if used & set(device["addresses"])]
-        if mine:
-            names = tuple(dict.fromkeys(device["device"] for device in mine))
-            found[host] = names, max(device["num"] for device in mine)
-    return found
-
-
-def _shared_before(
-    owners: Mapping[str, Sequence[str]], reports: Mapping[str, LinkReport]
-) -> Iterator[tuple[str, tuple[str]]]:
-    """Yield each address that a second host had when the test began, together with the MAC address of this second host.
-
-    The host that owns the address also had it when the test began.
-    """
-    for host, report in reports.items():
-        for address, mac in report.own_before.items():
-            others = owners.get(address, ())
-            if host not in others and any(address in reports[other].own_before for other in others):
-                yield address, (mac,)
-
-
-def causes(
-    tested: Sequence[Link], reports: Mapping[str, LinkReport], before: Callable[[str, str], bool]
-) -> list[PreflightFinding]:
-    """Return the findings that may explain why a job failed, the strongest first.
-
-    If a link allows no connection, it is a possible cause only under two conditions. First, packets are lost on the
-    link. Second, packets passed the link before the job (`before`), or one of the link's two hosts has another link
-    that works. Without the second condition, a firewall that drops every packet of the test would look like a cause. A
-    firewall may also be the reason if no host can be reached. The result is then empty.
-    """
-    works = {host for link in tested if not link.fails for host in (link.a, link.b)}
-    judged = []
-    for link in tested:
-        lost = link.state in (LinkState.LOST, LinkState.REPLY_LOST)
-        if not link.fails or (lost and (before(link.a, link.b) or works & {link.a, link.b})):
-            judged.append(link)
-    found = [*_duplicates(tested, reports), *findings(judged, reports, {})]
-    several = [finding for finding in found if len(finding.hosts) == 1 and finding.code == LinkCode.NOBODY_CONNECTS]
-    if len(several) > 1 and len(several) == len(reports):
-        return []
-    found = [finding for finding in found if finding.refuses and finding.code in _CAUSES]
-    return sorted(found, key=lambda finding: _CAUSES.index(LinkCode(finding.code)))

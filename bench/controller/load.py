@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from bench.controller import hosts
@@ -21,7 +20,6 @@ _COPY = ("-m", "bench.host_device", "--sizes", "64M", "--mode", "isolated", "-n"
 def under_load(
     node: Mapping[str, Any],
     python: str,
-    package_root: Path,
     ask: Callable[[hosts.HostCommand, float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
@@ -38,7 +36,7 @@ def under_load(
 
     def copy(index: int) -> None:
         only = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}  # NVML's order
-        words = hosts.in_rank_environment([python, *_COPY], (), only, str(package_root))
+        words = hosts.in_rank_environment([python, *_COPY], (), only)
         replies[index] = ask(words, _LOAD_S)
 
     children = [threading.Thread(target=copy, args=(index,)) for index in indices]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bench.core.codes import Code, OptionalPartsCode
 
+_PHASE = "<; phase of {num_alike} of {num_ranks} ranks: {doing}>"
+
 
 class OutcomeCode(OptionalPartsCode):
     """Why a job failed.
@@ -38,7 +40,7 @@ class OutcomeCode(OptionalPartsCode):
         "{address}><job? and belongs to job {job}><other_jobs? (other jobs with processes on this host: "
         "{other_jobs:list})>: wait until the port is free, or set another `port:` for the cluster",
     )
-    RANK_LOST = "rank-lost", "{who} {how}{doing}"
+    RANK_LOST = "rank-lost", "{who} {how}< (phase: {doing})>"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report (phase: {doing}){after}"
     RANKS_GONE = "ranks-gone", "{ranks} ended without an error report {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
@@ -74,20 +76,24 @@ class OutcomeCode(OptionalPartsCode):
         "{others_share:percent}; phase: {doing})",
     )
     SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first (phase: {doing})"
-    NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
-    SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"
-    OTHERS_WAIT = "others-wait", "rank {rank} ended, and {waited_s:.0f} s later other ranks still waited for it"
-    TOO_LONG = "too-long", "the job did not end within {limit_s:.0f} s"
+    NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s" + _PHASE
+    SILENCE = "silence", "no heartbeat for {silent_s:.0f} s" + _PHASE
+    OTHERS_WAIT = (
+        "others-wait",
+        "rank {rank} ended, and {waited_s:.0f} s later other ranks still waited for it" + _PHASE,
+    )
+    TOO_LONG = "too-long", "the job did not end within {limit_s:.0f} s" + _PHASE
     TOO_SLOW = (
         "too-slow",
-        "{late}{doing}. No rank hung, but the job was far slower than estimated: measure fewer sizes or fewer ranks, "
-        "or continue with --resume",
+        f"the job did not end within {{limit_s:.0f}} s{_PHASE}. No rank hung, but the job was far slower than "
+        "estimated: measure fewer sizes or fewer ranks, or continue with --resume",
     )
     LAUNCHER_FAILED = (
         "launcher-failed",
-        "the launcher ({launcher}) {how}{saying} and no rank reported why; the launcher's output is in {log}",
+        "the launcher ({launcher}) {how}<, saying {saying!r},> and no rank reported why; the launcher's output is in "
+        "{log}",
     )
-    TOOL_FAILED = "tool-failed", "{tool} {how}{saying} and left its output in {log} and {output}"
+    TOOL_FAILED = "tool-failed", "{tool} {how}<, saying {saying!r},> and left its output in {log} and {output}"
     TOOL_OUTPUT = "tool-output", "{tool}: {why}; its output is in {output}"
     TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result for any requested size; its output is in {output}"
 
@@ -199,6 +205,8 @@ class PlanRemark(Code):
         "bench.yaml",
     )
     FACTOR_IGNORED = "factor-ignored", "{transports:list} would ignore `{key}`: their jobs are planned without it"
+    FACTOR_OF_OTHER_PATTERNS = "factor-of-other-patterns", "`{key}` has no effect on {patterns:list}: omit it"
+    FACTOR_ALONE = "factor-alone", "`{key}` has no effect without `{other}`: omit it, or set `{other}`"
 
 
 class ControllerError(Code):

@@ -106,14 +106,14 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
             lacks[name] = reason
     mpirun = mpirun or _mpirun_of(python or sys.executable)
     return LocalMachine(
-        len(os.sched_getaffinity(0)),
-        nvml.count_gpus(),
-        lacks,
-        python or sys.executable,
-        mpirun,
-        {name: traits(name).launcher for name in names},
-        _mpi_of(mpirun),
-        frozenset(names_with("separates")),
+        num_cpus=len(os.sched_getaffinity(0)),
+        num_gpus=nvml.count_gpus(),
+        lacks=lacks,
+        python=python or sys.executable,
+        mpirun=mpirun,
+        default_launcher={name: traits(name).launcher for name in names},
+        mpi=_mpi_of(mpirun),
+        separates=frozenset(names_with("separates")),
     )
 
 

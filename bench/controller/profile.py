@@ -55,7 +55,6 @@ def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]
     outcome = execute.run(
         replace(short, command=command, num_records=None),
         target,
-        context.package_root,
         context.site.launchers[job.launcher],
         context.deadline_s,
         lambda seconds: context.tick(f"{kind} profile of {job.name}: {seconds:.0f} s"),

@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from bench.controller.connections import MpirunConnection
 from bench.controller.host_checks import PreflightFinding
@@ -219,13 +220,12 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     if len(mine) != 1:
         who = f"rank {lost.rank}" if lost.rank is not None else "a rank"
         who += f" on {lost.host}" if lost.host else ""
-        return _failure(OutcomeCode.RANK_LOST, lost.rank, lost.host, who=who, doing="", **how)
+        return _failure(OutcomeCode.RANK_LOST, lost.rank, lost.host, who=who, doing=None, **how)
     beat = mine[0]
     reported = beat.ended is not None and not beat.ended_well
     if reported or (beat.rank in evidence.crashed and _gone(evidence)):
         return None
-    doing = f" (phase: {beat.doing})"
-    return _failure(OutcomeCode.RANK_LOST, beat.rank, beat.host, who=_name(beat), doing=doing, **how)
+    return _of_rank(OutcomeCode.RANK_LOST, beat, who=_name(beat), **how)
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
@@ -436,16 +436,16 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
     return None
 
 
-def doing(evidence: FailureEvidence) -> str:
-    """Return a part of a message. The part says what the largest group of running ranks was doing.
+def phase(evidence: FailureEvidence) -> dict[str, Any]:
+    """Return as facts what the largest group of running ranks was doing, and the size of the group.
 
-    The part is '' if no running rank reported what it was doing.
+    The result is empty if no running rank reported what it was doing.
     """
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
-        return ""
+        return {}
     (most, num), *_ = counts.most_common(1)
-    return f"; phase of {num} of {evidence.num_ranks} ranks: {most}"
+    return {"doing": most, "num_alike": num, "num_ranks": evidence.num_ranks}
 
 
 def _of_rank(code: OutcomeCode, beat: Heartbeat, **facts: object) -> Failure:

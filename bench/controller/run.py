@@ -62,7 +62,6 @@ class RunContext:
     """
 
     site: Site
-    package_root: Path
     results: Path
     deadline_s: float
     say: Say
@@ -90,7 +89,7 @@ class RunContext:
         note = survey.waiting_note(self.site.cluster)
         if note is not None:
             self.say(note)
-        found = survey.ask(self.site, jobs, self.results, self.package_root)
+        found = survey.ask(self.site, jobs, self.results)
         for finding in survey.refuse(found, self.site.cluster.name):
             self.say(finding.what)
         return found.links
@@ -204,9 +203,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
         began = datetime.now(UTC)
         try:
             launcher = site.launchers[job.launcher]
-            outcome = execute.run(
-                job, folder, context.package_root, launcher, context.deadline_s, on_poll, context.share_hosts
-            )
+            outcome = execute.run(job, folder, launcher, context.deadline_s, on_poll, context.share_hosts)
             if job.tool:  # also stores the output of a failed tool
                 failure = tool_results.store(job, site.tools[job.tool].tool, folder, began, context.share_hosts)
                 if failure is not None and outcome.what is None:
@@ -270,7 +267,6 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
     lines = batch.inner_controller(
         folder,
-        context.package_root,
         site.tools,
         context.deadline_s,
         context.config,

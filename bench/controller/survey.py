@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller import host_checks, hosts, link_checks, links, preflight
 from bench.controller.host_checks import NamedNic, PreflightFinding, Wanted
@@ -107,16 +108,15 @@ def of_hosts(
     wanted: Wanted,
     cluster: Cluster,
     python: str,
-    package_root: Path,
     agent_ask: Ask | None = None,
     more_s: float = 0.0,
 ) -> Survey:
-    """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host.
+    """Ask all hosts in parallel. `python`: the interpreter on each host.
 
     `more_s`: the time in seconds for further tests of links after the first pass (controller/links.py).
     """
     asked = agent_ask or partial(hosts.ask, cluster.agent)
-    words = partial(_words, cluster, python, package_root)
+    words = partial(_words, cluster, python)
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         question = replace(question, among=links.port_range(wanted.env))
@@ -131,7 +131,7 @@ def of_hosts(
         if report is not None:
             facts[host] = report.facts
             continue
-        code, own = _silence(host, answer, cluster.agent, python, package_root)
+        code, own = _silence(host, answer, cluster.agent, python)
         key = code, repr(own)  # one finding for all hosts with the same reason
         reasons[key] = own
         silent.setdefault(key, []).append(host)
@@ -148,22 +148,20 @@ def of_hosts(
     return Survey(wanted, facts, tuple(findings), tested)
 
 
-def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
+def of_this_machine(wanted: Wanted, cluster: Cluster, python: str) -> Survey:
     """Ask only this machine. If the cluster names no hosts, its ranks start on this machine."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
-        answer = hosts.run_locally(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
+        answer = hosts.run_locally(_words(cluster, python, asdict(question)), _FACTS_S + _SLACK_S)
     this, report = replace(wanted, hosts=(me,)), probe.last_report(answer.out)
     if report is None:
-        code, own = _silence(me, answer, cluster.agent, python, package_root)
+        code, own = _silence(me, answer, cluster.agent, python)
         return Survey(this, {}, (PreflightFinding.of(code, (me,), **_for_hosts((me,), own)),))
     return Survey(this, {me: report.facts}, tuple(host_checks.findings({me: report.facts}, this)))
 
 
-def ask(
-    site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, node: bool = False, more_s: float = 0.0
-) -> Survey:
+def ask(site: Site, jobs: Sequence[Job], results: Path, *, node: bool = False, more_s: float = 0.0) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
     `node`: whether to ask for facts about the hosts' hardware, too.
@@ -175,11 +173,11 @@ def ask(
     found = preflight.local_findings(cluster, real, site)
     python = cluster.python or machine.python
     if needs.hosts:
-        survey = of_hosts(needs, cluster, python, package_root, more_s=more_s)
+        survey = of_hosts(needs, cluster, python, more_s=more_s)
     elif found or any(site.launchers[job.launcher].remote for job in jobs):
         survey = Survey(needs, {}, ())
     else:
-        survey = of_this_machine(needs, cluster, python, package_root)
+        survey = of_this_machine(needs, cluster, python)
     return replace(survey, findings=(*found, *survey.findings))
 
 
@@ -251,18 +249,17 @@ def _mark_in(results: Path) -> Iterator[str]:
 def _words(
     cluster: Cluster,
     python: str,
-    package_root: Path,
     question: object,
     module: str = probe.__name__,
     secret: str = "",
 ) -> hosts.HostCommand:
     words = [python, "-m", module, json.dumps(question)]
     env = {**cluster.env, SECRET_VARIABLE: secret} if secret else cluster.env
-    return hosts.in_rank_environment(words, cluster.setup, env, str(package_root))
+    return hosts.in_rank_environment(words, cluster.setup, env)
 
 
 def _silence(
-    host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
+    host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str
 ) -> tuple[FindingCode, dict[str, str]]:
     """Return why a host did not answer, as a code and its facts.
 
@@ -282,7 +279,7 @@ def _silence(
     if answer.exit_code in (126, 127):
         return FindingCode.NO_INTERPRETER, {"python": python}
     if "No module named" in why:  # Python's own message
-        return FindingCode.NO_SUITE, {"why": why.rpartition(": ")[2], "folder": str(package_root)}
+        return FindingCode.NO_SUITE, {"why": why.rpartition(": ")[2], "folder": str(paths.PACKAGE_ROOT)}
     if any('"schema"' in line for line in answer.out.splitlines()):
         return FindingCode.OTHER_SUITE, {}
     return FindingCode.PROBE_FAILED, {"why": why, "command": f"{python} -m {probe.__name__}"}

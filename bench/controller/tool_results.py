@@ -10,9 +10,8 @@ from bench.controller.jobs import Job
 from bench.controller.messages import OutcomeCode
 from bench.core import plugins
 from bench.core.case import Case, to_argv
-from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
-from bench.core.pattern import Pattern, Shape, traffic_of
+from bench.core.pattern import Pattern, traffic_of
 from bench.core.record import Failure, Flag, Header, Record
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import ForeignRow, ForeignRun
@@ -70,19 +69,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     reported = dict(record.reported or {})
     if record.num_ranks is None or not record.payload_bytes or not (record.samples or "algbw_bytes_per_s" in reported):
         return record
-    shape = Shape(
-        record.num_ranks,
-        record.payload_bytes,
-        dtype_of(case.dtype).num_bytes,
-        case.root,
-        record.mode,
-        case.direction,
-        case.window,
-        case.matrix,
-        case.access,
-        case.via,
-        case.skew,
-    )
+    shape = case.shape(record.num_ranks, record.payload_bytes, record.mode)
     traffic = traffic_of(pattern, shape, record.num_nodes)
     record = replace(
         record,

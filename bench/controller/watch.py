@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from bench.controller import hosts, link_checks, links
+from bench.controller import hosts, link_causes, links
 from bench.controller.hosts import HostCommand
 from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
@@ -50,7 +50,6 @@ class JobHosts:
 
     hosts: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
-    package_root: Path = Path()
     python: str = sys.executable
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class JobHosts:
         return links.test(networks, dict.fromkeys(networks, ports), lambda a, b: True, ask, _ROUND_S, _SLACK_S)
 
     def _command(self, words: Sequence[str], env: Mapping[str, str]) -> HostCommand:
-        return hosts.in_rank_environment([self.python, "-m", *words], self.setup, env, str(self.package_root))
+        return hosts.in_rank_environment([self.python, "-m", *words], self.setup, env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +187,11 @@ def gather(
         restarted={told_by["host"]: told_by["up_s"] for told_by in told if _is_younger(told_by.get("up_s"), running_s)},
         links=tested,
         link_causes=tuple(
-            link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
+            link_causes.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
-        moved=tuple(link_checks.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
-        carrier_lost=link_checks.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
-        unanswered=link_checks.unanswered(tested.reports),
+        moved=tuple(link_causes.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
+        carrier_lost=link_causes.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
+        unanswered=link_causes.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
         ),

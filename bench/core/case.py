@@ -471,18 +471,29 @@ class Case:
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
         """Return a Shape, which determines the program of `num_ranks` ranks for one payload and one mode."""
         return Shape(
-            num_ranks,
-            payload_bytes,
-            dtype_of(self.dtype).num_bytes,
-            self.root,
-            mode,
-            self.direction,
-            self.window,
-            self.matrix,
-            self.access,
-            self.via,
-            self.skew,
+            num_ranks=num_ranks,
+            payload_bytes=payload_bytes,
+            element_bytes=dtype_of(self.dtype).num_bytes,
+            root=self.root,
+            mode=mode,
+            direction=self.direction,
+            window=self.window,
+            matrix=self.matrix,
+            access=self.access,
+            via=self.via,
+            skew=self.skew,
         )
+
+    def payloads(self, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
+        """Return the real sizes in bytes, each with the requested sizes that round to it.
+
+        Each real size is measured once.
+        """
+        real: dict[int, tuple[int, ...]] = {}
+        for requested in self.sizes:
+            payload = pattern.payload(requested, self.shape(num_ranks, 0, self.modes[0]))
+            real[payload] = (*real.get(payload, ()), requested)
+        return real
 
 
 FACTORS = factors_of(Case)
@@ -551,7 +562,10 @@ def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) 
     for name, value in preset_fields(given.get("like", ""), pattern).items():
         if given.setdefault(name, value) != value and not planned:
             raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
-    return _case_of(pattern, given)
+    case = _case_of(pattern, given)
+    if case.schedule == "ladder" and plugins.load("pattern", pattern).PATTERN.topology != "pairs":
+        raise UsageError(f"--schedule ladder measures pairs of ranks, but {pattern} has no pairs: omit it")
+    return case
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
@@ -613,7 +627,31 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
 def refuses(transport: str, varied: Factor) -> bool:
     """Check whether this transport would silently ignore a factor that it must not ignore."""
-    return varied.strict and varied.name not in (*traits(transport).factors, *traits(transport).no_effect)
+    return varied.strict and ignores(transport, varied)
+
+
+def ignores(transport: str, varied: Factor) -> bool:
+    """Check whether this transport neither obeys a factor nor declares that the factor has no effect on it."""
+    its = traits(transport)
+    return varied.by_transport and varied.name not in (*its.factors, *its.no_effect)
+
+
+def ineffective_flags(case: Case, pattern: Pattern, transport: str) -> list[str]:
+    """Return the options that this case sets, but that its pattern or this transport ignores.
+
+    Settings of `--like` are left out, because the user did not choose them one by one.
+    """
+    chosen = [each for each in FACTORS if each.name not in preset_fields(case.like, case.pattern)]
+    return [
+        each.flags[-1]
+        for each in chosen
+        if getattr(case, each.name) != each.default
+        and (
+            not each.patterns(pattern)
+            or ignores(transport, each)
+            or (each.depends_on and getattr(case, each.depends_on) == FACTOR[each.depends_on].default)
+        )
+    ]
 
 
 def preset_fields(tool: str, pattern: str) -> dict[str, Any]:

@@ -110,6 +110,10 @@ class Coded:
         """Make an instance from text without a code. The text comes from another program or from an older file."""
         return cls(UNCODED, {}, text)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the code, the facts and the text as JSON documents hold them."""
+        return {"code": self.code, "facts": dict(self.facts), "text": self.text}
+
 
 class _Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:

@@ -85,19 +85,21 @@ def condensed(
     reasons = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
     memory = known("memory_bytes")
     return DeviceUse(
-        host,
-        device,
-        len(readings),
-        interval_s,
-        middle("hz"),
-        min(known("hz"), default=None),
-        middle("memory_hz"),
-        middle("power_w"),
-        max(known("power_w"), default=None),
-        max(known("temperature_c"), default=None),
-        middle("busy"),
-        int(max(memory)) if memory else None,
-        {reason: sum(reason in reading.throttle for reading in readings) / len(readings) for reason in reasons},
-        counters,
-        cost,
+        host=host,
+        device=device,
+        num_readings=len(readings),
+        interval_s=interval_s,
+        hz=middle("hz"),
+        least_hz=min(known("hz"), default=None),
+        memory_hz=middle("memory_hz"),
+        power_w=middle("power_w"),
+        most_power_w=max(known("power_w"), default=None),
+        temperature_c=max(known("temperature_c"), default=None),
+        busy=middle("busy"),
+        memory_bytes=int(max(memory)) if memory else None,
+        throttled={
+            reason: sum(reason in reading.throttle for reading in readings) / len(readings) for reason in reasons
+        },
+        counters=counters,
+        cost=cost,
     )

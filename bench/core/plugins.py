@@ -38,7 +38,7 @@ FOLDERS = {
     "dataset format": "datasets/formats",
     "strategy": "transports/strategies",
 }
-# A file must define at least one of these names. Files of other kinds are checked by the modules that use them.
+# A file must define at least one of these names. explain/reason.py checks the files of reasons.
 _DEFINES = {
     "pattern": ("PATTERN",),
     "transport": ("TRANSPORT",),
@@ -50,6 +50,7 @@ _DEFINES = {
     "dataset format": ("FORMAT",),
     "strategy": ("STRATEGY",),
 }
+_DEFINES_ALL = {"figure": ("applies", "draw"), "command": ("arguments", "main")}  # a file must define all of them
 
 
 @cache
@@ -81,6 +82,8 @@ def _mistake(kind: str, name: str, module: ModuleType) -> str | None:
     wanted = _DEFINES.get(kind, ())
     if wanted and not any(hasattr(module, variable) for variable in wanted):
         return f"must define {' or '.join(wanted)}"
+    if missing := [variable for variable in _DEFINES_ALL.get(kind, ()) if not hasattr(module, variable)]:
+        return f"must define {' and '.join(missing)}"
     own_name = None
     if kind == "pattern":
         own_name = ("PATTERN.name", getattr(module.PATTERN, "name", None))

@@ -99,7 +99,7 @@ class TracedCollective:
     `lane`: the stream or thread that ran the collective.
     `duration_s`: the duration, if the source states it without a start and an end. The property `timed` is then false.
     `ready_s`: the time at which the rank was ready, if the kernel had to wait for an earlier collective of its lane.
-        `job/align.py` sets this time.
+        `job/matching.py` sets this time.
     """
 
     op: str

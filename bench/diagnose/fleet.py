@@ -319,18 +319,18 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
         runs = judged
     rates = sorted(run.rate for run in rated if run.rate)
     group = RunGroup(
-        key,
-        sum(run.state != RunState.MISSING for run in runs),
-        len({run.hosts for run in runs}),
-        median(rates) if rates else None,
-        min(rates, default=None),
-        max(rates, default=None),
-        level.noise if level else 0.0,
-        _spread(rates),
-        level is not None and level.compared,
-        Counter(run.state for run in runs),
-        level.slow_below if level else None,
-        sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
+        key=key,
+        num_runs=sum(run.state != RunState.MISSING for run in runs),
+        num_sets=len({run.hosts for run in runs}),
+        usual_rate=median(rates) if rates else None,
+        low_rate=min(rates, default=None),
+        high_rate=max(rates, default=None),
+        noise=level.noise if level else 0.0,
+        spread=_spread(rates),
+        compared=level is not None and level.compared,
+        counts=Counter(run.state for run in runs),
+        slow_below=level.slow_below if level else None,
+        middle_run=sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
     )
     return group, runs
 

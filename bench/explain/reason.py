@@ -7,13 +7,15 @@ other list names the function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
 from bench.core import plugins
 from bench.core.codes import fill_present
+from bench.core.errors import UsageError
 from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import RunEvidence
 from bench.logs.foreign import ForeignRun
@@ -117,13 +119,32 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`, sorted by file and, inside a file, by line."""
+    """Return every reason of every file in `reasons/`, sorted by file and, inside a file, by line.
+
+    Raises UsageError if a file or one of its functions would have no effect, or if two reasons have the same code.
+    """
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
-        for value in vars(plugins.load("reason", topic)).values():
-            if isinstance(value, ReasonRule):
-                found.setdefault(value.code, value)
+        module = plugins.load("reason", topic)
+        own = [value for value in vars(module).values() if isinstance(value, ReasonRule)]
+        if (mistake := _mistake(module, own, found)) is not None:
+            raise UsageError(f"{module.__name__.replace('.', '/')}.py {mistake} (docs/extending.md)")
+        found |= {rule.code: rule for rule in own}
     return tuple(found.values())
+
+
+def _mistake(module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping[str, ReasonRule[Any]]) -> str | None:
+    """Return what is wrong with a file of reasons, as the end of a sentence, or None if nothing is wrong."""
+    if not own:
+        return "must define a function with @reason"
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_"):
+            return f"must have @reason above {name}(); if the function is no reason, begin its name with `_`"
+    seen = dict(others)
+    for rule in own:
+        if seen.setdefault(rule.code, rule) is not rule:
+            return f"must choose another code than {rule.code!r}, which another reason has"
+    return None
 
 
 def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from bench.core import plugins
 from bench.core.case import Case, own_case
-from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Group
 from bench.core.record import Header, Record, Samples
@@ -157,18 +156,8 @@ def _traffic(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
 
 
 def _shape(case: Case, record: Record, payload_bytes: int | None = None) -> Shape:
-    return Shape(
-        record.num_ranks or 0,
-        record.payload_bytes if payload_bytes is None else payload_bytes,
-        dtype_of(case.dtype).num_bytes,
-        case.root,
-        record.mode,
-        case.direction,
-        case.window,
-        case.matrix,
-        case.access,
-        case.via,
-    )
+    num_bytes = record.payload_bytes if payload_bytes is None else payload_bytes
+    return case.shape(record.num_ranks or 0, num_bytes, record.mode)
 
 
 def _same(wanted: float | None, got: Any) -> bool:

@@ -21,7 +21,8 @@ from bench.core.record import Flag, Header, Record, Samples, known
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.gate.gate_input import GateInput
-from bench.gate.messages import FaultCode, PublicationRule
+from bench.gate.messages import FaultCode
+from bench.gate.publication_rules import PublicationRule
 from bench.gate.rules import GateFault
 from bench.results import stats
 from bench.results.busy import busy_run

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.gate.messages import FaultCode, GateFailure, PublicationRule
+from bench.gate.messages import FaultCode, GateFailure
+from bench.gate.publication_rules import PublicationRule
 from bench.results.document import Summary
 
 RATES, TIMES = ("busbw", "algbw"), ("time", "p95", "p99", "max", "min")

@@ -24,7 +24,8 @@ from bench.core.option_parsers import one_of, switch, whole
 from bench.core.plugins import nearest
 from bench.core.sweep import parse_sizes
 from bench.core.units import parse_duration, parse_rate, parse_size
-from bench.gate.messages import ALLOWED, FAILURES, PublicationRule
+from bench.gate.messages import ALLOWED, FAILURES
+from bench.gate.publication_rules import PublicationRule
 from bench.gate.rules import (
     METRICS,
     NETWORKS,

@@ -73,7 +73,7 @@ class ElsewherePage(Report):
                 "exchange": [JOB_LETTERS[basis] for basis in found.bases],
                 "compute": factor.basis,
             },
-            "remarks": [{"code": one.code, "facts": one.facts, "text": one.text} for one in remarks_of(found)],
+            "remarks": [one.to_plain() for one in remarks_of(found)],
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from statistics import median
 
 from bench.core.step_trace import RankTrace
-from bench.job.align import job_of
 from bench.job.causes import Known, causes_of, limit_of
 from bench.job.exchanges import copies_of, exchanges_of
 from bench.job.graph import Graph
 from bench.job.lateness import late_of, late_ranks
+from bench.job.matching import job_of
 from bench.job.model import Explained, TracedJob
 from bench.job.network import Network
 from bench.job.parts import steps_of, timelines_of

@@ -69,11 +69,6 @@ class MatchedCollective:
     parts: Mapping[int, TracedCollective] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def last_rank(self) -> int:
-        """The rank that arrived last."""
-        return max(self.arrivals_s, key=lambda rank: self.arrivals_s[rank])
-
-    @property
     def last_arrival_s(self) -> float:
         """The time at which the last rank arrived."""
         return max(self.arrivals_s.values())

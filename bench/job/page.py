@@ -326,9 +326,7 @@ class JobReport(Report):
                 for one in explained.gains
             ],
             "causes": [self._plain(cause) for cause in explained.causes],
-            "remarks": [
-                {"code": one.code, "facts": one.facts, "text": one.text} for one in (*job.remarks, *self.remarks)
-            ],
+            "remarks": [one.to_plain() for one in (*job.remarks, *self.remarks)],
         }
 
     def _plain(self, cause: Cause) -> Mapping[str, Any]:
@@ -341,7 +339,7 @@ class JobReport(Report):
             "ranks": cause.ranks,
             "facts": cause.words.facts,
             "text": cause.words.text,
-            "evidence": [{"code": one.code, "facts": one.facts, "text": one.text} for one in cause.evidence],
+            "evidence": [one.to_plain() for one in cause.evidence],
             "command": cause.confirm.text,
         }
         if self.price is not None:

@@ -155,7 +155,7 @@ class JobSelectPage(Report):
                 }
                 for each in selection.refused
             ],
-            "remarks": [{"code": one.code, "facts": one.facts, "text": one.text} for one in self._remarks()],
+            "remarks": [one.to_plain() for one in self._remarks()],
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:

@@ -234,6 +234,11 @@ class ForeignRun:
     asked_bytes: tuple[int, ...] = ()
     figures: tuple[NamedFigure, ...] = ()
 
+    @property
+    def is_correct(self) -> bool:
+        """Whether the run succeeded and has no wrong elements."""
+        return self.status == OK and not any(row.num_wrong for row in self.rows)
+
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
         """Return this run with a number of ranks that its log does not state.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bench
-from bench.page import blocks, embedded, feed, ladder, lateness, pair_map, pictures, step_bars, verdict
+from bench.page import blocks, embedded, feed, lateness, pair_map, pictures, rungs, step_bars, verdict
 from bench.page.content import PageContent
 from bench.page.markup import Markup, element, joined
 from bench.results.document import Document
@@ -73,7 +73,7 @@ def _sections(content: PageContent) -> Iterable[PageSection]:
     document, run = content.document, content.run
     report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
     yield PageSection("verdict", "Verdict", verdict.draw(report.summary(), content.verdicts))
-    yield PageSection("ladder", "Ladder: copy, kernel, peer, collective, step", ladder.draw(document))
+    yield PageSection("ladder", "Ladder: copy, kernel, peer, collective, step", rungs.draw(document))
     yield PageSection("steps", "Where a training step goes", step_bars.of_document(document))
     yield PageSection("feed", "Reading training data", feed.draw(document))
     yield PageSection("bandwidth", "Bandwidth", pictures.bandwidths(document))

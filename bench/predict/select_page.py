@@ -455,7 +455,7 @@ def _plain(selection: Selection) -> dict[str, Any]:
         "workload": selection.question.workload.name,
         "ranked_by": selection.by,
         "confidence": CONFIDENCE,
-        "answer": _coded(decision.answer(selection)),
+        "answer": decision.answer(selection).to_plain(),
         "run": {
             "samples": selection.limits.samples,
             "tokens": selection.limits.tokens,
@@ -466,16 +466,12 @@ def _plain(selection: Selection) -> dict[str, Any]:
             _machine(rank, each) | _run(selection, each, selection.runs[rank - 1])
             for rank, each in enumerate(selection.candidates, 1)
         ],
-        "decision_notes": [_coded(note) for note in decision_notes(selection)],
+        "decision_notes": [note.to_plain() for note in decision_notes(selection)],
         "verdicts": [_verdict(each) for each in selection.verdicts],
         "skipped": skipped,
         "notes": [*(each.text for each in selection.remarks), *(each.text for each in selection.price_changes)],
         "note_codes": [{"code": note.code, "facts": note.facts} for note in notes],
     }
-
-
-def _coded(note: Coded) -> dict[str, Any]:
-    return {"code": note.code, "facts": note.facts, "text": note.text}
 
 
 def _run(selection: Selection, each: Candidate, run: WholeRun) -> dict[str, Any]:

@@ -144,18 +144,18 @@ def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSumma
     covered = sum(sum(row.covered for row in own) / len(own) for own in systems.values()) / len(systems)
     low, high = _wilson(covered, len(systems))
     return ErrorSummary(
-        words,
-        len(systems),
-        len(rows),
-        sum(row.pointed for row in rows),
-        median(errors),
-        max(errors),
-        median(baselines) if baselines else None,
-        num_better,
-        len(baselines),
-        covered,
-        low,
-        high,
+        words=words,
+        num_systems=len(systems),
+        num_rows=len(rows),
+        num_pointed=sum(row.pointed for row in rows),
+        error=median(errors),
+        worst_error=max(errors),
+        baseline_error=median(baselines) if baselines else None,
+        num_better=num_better,
+        num_compared=len(baselines),
+        covered=covered,
+        covered_low=low,
+        covered_high=high,
     )
 
 
@@ -176,20 +176,20 @@ def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[s
     task = engine.task(rows.pattern, rows.links, nodes, per_node)
     return [
         HeldOutRow(
-            rows.system,
-            rows.source,
-            rows.pattern,
-            predicted[size].link_class,
-            nodes,
-            nodes * per_node,
-            size,
-            rows.seconds[size],
-            predicted[size].low_s,
-            predicted[size].centre_s,
-            predicted[size].high_s,
-            predicted[size].middle_s is not None,
-            _baseline_s(task, size, constant),
-            predicted[size].basis,
+            system=rows.system,
+            source=rows.source,
+            pattern=rows.pattern,
+            link_class=predicted[size].link_class,
+            num_nodes=nodes,
+            num_ranks=nodes * per_node,
+            payload_bytes=size,
+            measured_s=rows.seconds[size],
+            low_s=predicted[size].low_s,
+            predicted_s=predicted[size].centre_s,
+            high_s=predicted[size].high_s,
+            pointed=predicted[size].middle_s is not None,
+            baseline_s=_baseline_s(task, size, constant),
+            basis=predicted[size].basis,
         )
         for size in sizes
     ]

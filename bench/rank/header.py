@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.core import plugins
-from bench.core.case import Case, to_argv
+from bench.core.case import Case, ineffective_flags, to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
 from bench.core.remarks import CodedRemark
@@ -64,7 +64,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     different: set[str] = set()
     for rank in gathered:
         different |= {name for name, value in rank["environment"].items() if shared.get(name) != value}
-    remarks = [*opened.remarks]
+    remarks = [*opened.remarks, *ignored_options(case, pattern)]
     remarks += [CodedRemark.of(RankRemark.VARIABLE_DIFFERS, name=name) for name in sorted(different - _PER_RANK)]
     remarks += [CodedRemark(note.code, note.facts, note.text) for note in link_notes]
     return Header(
@@ -82,6 +82,13 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         remarks=tuple(remarks),
         launch=launch,
     )
+
+
+def ignored_options(case: Case, pattern: Pattern) -> list[CodedRemark]:
+    """Return a remark if the case sets options that its pattern or its transport ignores."""
+    flags = ineffective_flags(case, pattern, case.transport)
+    facts = {"pattern": pattern.name, "transport": case.transport, "options": flags}
+    return [CodedRemark.of(RankRemark.OPTIONS_IGNORED, **facts)] if flags else []
 
 
 def _of_rank(facts: Mapping[str, Any]) -> dict[str, Any]:

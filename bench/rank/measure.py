@@ -42,7 +42,6 @@ from bench.rank.rows import (
     ends_first,
     is_in_place,
     no_overlap_reason,
-    payloads,
     unsupported_reason,
 )
 from bench.rank.verify import Verifier, Wrong
@@ -127,7 +126,7 @@ class Measurer:
             yield self._train(self._s.trained)
             return
         if self._s.pattern.bursts:
-            for payload, requested in payloads(case, self._s.pattern, self._s.world.num_ranks).items():
+            for payload, requested in case.payloads(self._s.pattern, self._s.world.num_ranks).items():
                 yield self._burst(payload, requested)
             return
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
@@ -140,7 +139,7 @@ class Measurer:
         if self._s.pattern.overlaps and no_overlap_reason(case, self._transport) is None:
             self._overlap = overlap.OverlapSampler(case, self._transport)
         all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
-        sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
+        sizes = case.payloads(self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
             # one round at a time, because a list of all pairs would be too long
@@ -202,7 +201,7 @@ class Measurer:
         from bench.rank import ladder  # only these rows need it; it imports all of the diagnosis
 
         case, s = self._case, self._s
-        payload, requested = max(payloads(case, s.pattern, 2).items())
+        payload, requested = max(case.payloads(s.pattern, 2).items())
         shape = case.shape(2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 

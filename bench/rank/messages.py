@@ -260,6 +260,7 @@ class RankRemark(Code):
         "fewer than two of these ranks took part",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded} ranks"
+    OPTIONS_IGNORED = "options-ignored", "{pattern} over {transport} ignores {options:list}"
     ONE_RANK = (
         "one-rank",
         "one rank: no bytes cross a link, so there is no bus bandwidth, and times are the library's overhead. {remedy}",

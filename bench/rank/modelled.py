@@ -23,9 +23,9 @@ from bench.core.traits import names_with, traits
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
-from bench.rank.header import described, links_of
+from bench.rank.header import described, ignored_options, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
-from bench.rank.rows import payloads, traffic_of_round
+from bench.rank.rows import traffic_of_round
 
 if TYPE_CHECKING:
     from bench.transports.model import FabricModel
@@ -47,6 +47,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         ranks_per_node=world.ranks_per_node,
         instance=case.instance,
     )
+    remarks = [remark, *ignored_options(case, pattern)]
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -54,8 +55,8 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         facts=model.facts(),
         settings={"seed": case.seed},
         links=links.to_dict(),
-        notes=(remark.text,),
-        remarks=(remark,),
+        notes=tuple(each.text for each in remarks),
+        remarks=tuple(remarks),
     )
     return head, rows(case, pattern, world, model)
 
@@ -67,14 +68,14 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         from bench.rank import ladder
 
-        payload, requested = max(payloads(case, pattern, 2).items())
+        payload, requested = max(case.payloads(pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = case.shape(2, payload, case.modes[0])
         yield from ladder.measure_rounds(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
-    for payload, requested in payloads(case, pattern, num_ranks).items():
+    for payload, requested in case.payloads(pattern, num_ranks).items():
         for mode in case.modes:
             shape = case.shape(num_ranks, payload, mode)
             for groups in all_rounds:

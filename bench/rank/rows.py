@@ -37,18 +37,6 @@ class PlannedRow:
     max_s: float
 
 
-def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Return the real sizes in bytes, each with the requested sizes that round to it.
-
-    Each real size is measured once.
-    """
-    real: dict[int, tuple[int, ...]] = {}
-    for requested in case.sizes:
-        payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
-        real[payload] = (*real.get(payload, ()), requested)
-    return real
-
-
 def ends_first(sizes: Iterable[int]) -> list[int]:
     """Return sizes in the order smallest, largest, second smallest, ...
 

@@ -152,21 +152,21 @@ def open_case(
     replayed = replay.load(case, transport) if pattern.replays else None
     trained = training_step.plan_of(case, world) if pattern.trains else None
     setting = measure.Setting(
-        case,
-        pattern,
-        transport,
-        world,
-        hosts,
-        cache_bytes,
-        available,
-        beat,
-        own_cache,
-        beat.working,
-        opened.cpus,
-        replayed,
-        trained,
-        marker,
-        _samplers(case, me, transport, opened.cpus),
+        case=case,
+        pattern=pattern,
+        transport=transport,
+        world=world,
+        hosts=hosts,
+        cache_bytes=cache_bytes,
+        available_bytes=available,
+        beat=beat,
+        own_cache=own_cache,
+        working=beat.working,
+        cpus=opened.cpus,
+        replayed=replayed,
+        trained=trained,
+        marker=marker,
+        samplers=_samplers(case, me, transport, opened.cpus),
     )
     cache = transport.cache_words(case.cache) or _cache_words(case, cache_bytes, own_cache)
     remarks = [_choice(case, opened.why, cache)]
@@ -175,16 +175,16 @@ def open_case(
         remarks += replay.remarks(case, replayed, world.num_ranks)
     remarks += [*doubts, *_limits(case, pattern, world, len(opened.cpus))]
     return Session(
-        case,
-        transport,
-        measure.Measurer(setting),
-        Clocks(transport, hosts),
-        world,
-        hosts,
-        opened.cpus,
-        opened.binding,
-        tuple(remarks),
-        beat,
+        case=case,
+        transport=transport,
+        measurer=measure.Measurer(setting),
+        clocks=Clocks(transport, hosts),
+        world=world,
+        hosts=hosts,
+        cpus=opened.cpus,
+        binding=opened.binding,
+        remarks=tuple(remarks),
+        beat=beat,
     )
 
 

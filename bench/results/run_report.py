@@ -98,9 +98,7 @@ class RunReport(Report):
     def data(self) -> Mapping[str, Any]:
         """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
-        found["summary"] = [
-            {"code": line.code, "facts": line.facts, "text": line.text} for line in headline(self.document, self.run)
-        ]
+        found["summary"] = [line.to_plain() for line in headline(self.document, self.run)]
         found["notes"] = [note.text for note in self.document.notes]
         found["note_codes"] = [{"code": note.code, "facts": note.facts} for note in self.document.notes]
         return found

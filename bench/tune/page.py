@@ -218,7 +218,7 @@ class TuneReport(Report):
             "what": self.what,
             "run": self.run,
             "verdict": found.verdict,
-            "answer": {"code": self.answer.code, "facts": self.answer.facts, "text": self.answer.text},
+            "answer": self.answer.to_plain(),
             "baseline": self.space.words_of(found.baseline),
             "best": None if found.best is None else self.space.words_of(found.best),
             "gain": found.gain,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
+from bench.commands import run
 from bench.config.clusters import Cluster
 from bench.controller.jobs import JobSpec, job_of
 from bench.controller.plan import site_of
@@ -62,6 +64,25 @@ def test_another_scenario_than_the_runs_own_is_refused(
     (planned / "outcomes.json").write_text("{")  # it may say that a ladder was cut
     assert main(["run", "--resume", str(planned), *where]) == 2
     assert "outcomes.json" in capsys.readouterr().err
+
+
+def test_options_that_the_runs_plan_overrides_are_named(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ignored(*options: str) -> set[str]:
+        assert main(["run", *options, "--results", str(planned.parent), "--no-plots"]) == 0
+        [line] = [line for line in capsys.readouterr().err.splitlines() if "ignores" in line] or [""]
+        return set(line.partition("ignores ")[2].split(", ")) - {""}
+
+    resumed = ("--resume", str(planned))
+    assert ignored(*resumed) == ignored(*resumed, "--cluster", "site", "--model") == set()
+    assert ignored(*resumed, "--launches", "5", "--budget", "9s") == {"--launches", "--budget"}
+    assert ignored(*resumed, "--cluster", "local", "--rules", "x") == {"--cluster", "--rules"}
+    parser = argparse.ArgumentParser()
+    run.arguments(parser)
+    stored = {"scenario": "smoke", "cluster": {"name": "site"}, "modelled": True}
+    run._say_ignored(parser.parse_args(["scenarios/smoke.yaml", "--retest", "x", "--rules", "y"]), stored)
+    assert not capsys.readouterr().err
+    run._say_ignored(parser.parse_args(["main", "--retest", "x"]), stored)
+    assert "--retest" in (err := capsys.readouterr().err) and "SCENARIO" in err
 
 
 def test_site_lines_of_a_stored_plan_never_run(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,9 +38,18 @@ SILENCE = Coded.of(OutcomeCode.SILENCE, silent_s=9.0)
 def test_a_job_that_is_only_slow_has_a_code_of_its_own(tmp_path: Path) -> None:
     slow = execute._explain(-15, TOO_LONG, FailureEvidence(2, BEATS), tmp_path, job("a"), True)
     assert slow is not None and (slow.code, slow.facts["limit_s"]) == (OutcomeCode.TOO_SLOW, 95.0)
-    assert holds(slow.facts["doing"], "2 of 2 ranks", DOING) and "--resume" in slow.what
+    phase = {"doing": DOING, "num_alike": 2, "num_ranks": 2}
+    assert slow.facts == {"limit_s": 95.0, "late": OutcomeCode.TOO_LONG, **phase}
+    assert holds(slow.what, "95", "2 of 2 ranks") and DOING in slow.what and "--resume" in slow.what
     silent = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS), tmp_path, job("a"), True)
-    assert silent is not None and (silent.code, silent.facts) == (OutcomeCode.SILENCE, {"silent_s": 9.0})
+    assert silent is not None and (silent.code, silent.facts) == (OutcomeCode.SILENCE, {"silent_s": 9.0, **phase})
+    assert holds(silent.what, "9", "2 of 2 ranks", DOING)
+    others = Coded.of(OutcomeCode.OTHERS_WAIT, rank=1, waited_s=15.0)
+    waited = execute._explain(-15, others, FailureEvidence(2, BEATS), tmp_path, job("a"), True)
+    assert waited is not None and (waited.code, waited.rank) == (OutcomeCode.OTHERS_WAIT, None)
+    assert waited.facts == {"rank": 1, "waited_s": 15.0, **phase}
+    nameless = execute._explain(-15, TOO_LONG, FailureEvidence(2), tmp_path, job("a"), True)
+    assert nameless is not None and (nameless.code, nameless.what) == (TOO_LONG.code, TOO_LONG.text)
 
 
 def test_a_late_job_with_a_root_cause_has_its_code(tmp_path: Path) -> None:
@@ -65,7 +74,7 @@ def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_ex
     bare = execute._explain(2, None, FailureEvidence(2), tmp_path, job("a"), True)
     assert bare is not None and bare.code == OutcomeCode.LAUNCHER_FAILED
     assert (bare.facts["exit_code"], bare.facts["log"]) == (2, str(log))
-    assert "unrecognized arguments: --x" in bare.facts["saying"]
+    assert bare.facts["saying"] == "unrecognized arguments: --x" and repr(bare.facts["saying"]) in bare.what
     words = LastWords(End("cannot-join", {"rank": 1}, "rank 1 cannot join"), 1, "h0")
     reported = execute._explain(2, None, FailureEvidence(2, reports=(words,)), tmp_path, job("a"), True)
     assert reported is not None and (reported.code, reported.rank, reported.host) == ("cannot-join", None, None)
@@ -86,7 +95,7 @@ def test_rows_of_an_earlier_attempt_are_no_success_of_this_one(
 
 def test_a_launcher_that_starts_no_rank_has_failed(tmp_path: Path) -> None:
     idle = replace(job("a"), command=("true",), num_records=1)
-    outcome = execute.run(idle, tmp_path, tmp_path, Torchrun(), 60.0, lambda seconds: None)
+    outcome = execute.run(idle, tmp_path, Torchrun(), 60.0, lambda seconds: None)
     assert (outcome.exit_code, outcome.code) == (0, OutcomeCode.LAUNCHER_FAILED)
 
 

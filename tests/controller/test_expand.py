@@ -493,7 +493,10 @@ def test_the_plan_says_which_transports_ignore_a_factor_that_others_obey() -> No
     chosen = plan_of(entry(("allreduce",), graph=(True,)))
     assert {job.case.transport for job in chosen.jobs} == {"gloo", "mpi"} and not chosen.skipped
     assert [remark.facts["transports"] for remark in chosen.remarks] == [["gloo", "mpi"]]
-    assert plan_of(entry(("allreduce",), ("gloo",), sync=("none",))).remarks == (), "harmless without effect"
+    [of_mpi] = plan_of(entry(("allreduce",), ("gloo", "mpi"), sync=("none",))).remarks
+    assert (of_mpi.code, of_mpi.facts) == (PlanRemark.FACTOR_IGNORED, {"key": "sync", "transports": ["gloo"]})
+    alone = plan_of(entry(("allreduce",), ("gloo",), sync=("none",)))
+    assert [job.case.sync for job in alone.jobs] == ["double-barrier"] and len(alone.remarks) == 1
     modelled = plan_of(entry(("allreduce",), ("nccl",), graph=(True,), aggregate=(2,)), cluster=P4D, model=True)
     assert [remark.facts["key"] for remark in modelled.remarks] == ["aggregate"] and len(modelled.jobs) == 1
 
@@ -529,3 +532,23 @@ def test_the_patterns_that_are_not_modelled_are_those_that_the_model_cannot_run(
     assert unknown == NOT_MODELLED & set(PATTERNS)
     planned = plan_of(entry(tuple(sorted(PATTERNS)), matrix=((0, 1), (1, 0))), cluster=P4D, model=True)
     assert not {job.case.pattern for job in planned.jobs} & unknown, "no job whose rows would all be skipped"
+
+
+def test_the_plan_says_which_factors_have_no_effect_on_any_of_its_patterns() -> None:
+    skewed = plan_of(entry(("allreduce", "barrier"), ("gloo",), skew=(0.0, 1.0)))
+    [remark] = skewed.remarks
+    assert len(skewed.jobs) == 2 and remark.code == PlanRemark.FACTOR_OF_OTHER_PATTERNS
+    assert remark.facts == {"key": "skew", "patterns": ["allreduce", "barrier"]}
+    assert plan_of(entry(("allreduce", "broadcast"), ("gloo",), root=(1,))).remarks == ()
+    [alone] = plan_of(entry(("allreduce",), ("gloo",), split=("halves",))).remarks
+    assert (alone.code, alone.facts) == (PlanRemark.FACTOR_ALONE, {"key": "splits", "other": "aggressors"})
+
+
+def test_sizes_that_round_to_the_same_size_are_one_row() -> None:
+    sizes = tuple(2**n for n in range(3, 9))  # eight ranks exchange at least 128 bytes
+    [job] = plan_of(entry(("alltoall",), ("gloo",), sizes=sizes, ranks_per_node=(8,))).jobs
+    case, pattern = job.case, plugins.load("pattern", "alltoall").PATTERN
+    assert case.payloads(pattern, 8) == {128: (8, 16, 32, 64, 128), 256: (256,)}
+    assert (job.num_rows, job.num_records) == (2 * 2, 2 * 2)
+    [pairs] = plan_of(entry(("pairs",), ("gloo",), sizes=(64, 128), ranks_per_node=(4,))).jobs
+    assert (pairs.num_rounds, pairs.num_rows, pairs.num_records) == (3, 3 * 2 * 2, 3 * 2 * 2 * 2)

@@ -67,7 +67,7 @@ def test_what_ranks_and_mpi_start_on_hosts_has_no_value_in_a_command_line(look: 
 
 def test_questions_to_hosts_have_no_value_in_a_command_line(look: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    asked = hosts.in_rank_environment(look, ("SET_UP=1", "export SET_UP"), {"HF_TOKEN": "from-environment"}, "/suite")
+    asked = hosts.in_rank_environment(look, ("SET_UP=1", "export SET_UP"), {"HF_TOKEN": "from-environment"})
     replies = hosts.ask(AGENT, {"a": asked, "b": asked}, 20)
     replies["here"] = hosts.run_locally(asked, 20)
     for reply in replies.values():
@@ -95,7 +95,7 @@ def test_torchrun_on_each_host_knows_its_number_and_the_job() -> None:
 
 
 def test_an_agent_without_input_ends_with_a_sentence_that_names_the_option() -> None:
-    asked = hosts.in_rank_environment(["true"], (), {"A": "1"}, "/suite")
+    asked = hosts.in_rank_environment(["true"], (), {"A": "1"})
     reply = hosts.run_locally(hosts.HostCommand(asked.words), 20)
     assert reply.exit_code == hosts.NO_INPUT and hosts.MARK in reply.out
     assert "docker exec -i" in reply.err and "kubectl exec -i" in reply.err

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.controller import link_checks
+from bench.controller import link_causes, link_checks
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.link_checks import BY_NAME, BY_NIC, BY_OTHER, LinkState
 from bench.controller.messages import FindingCode, LinkCode
@@ -242,7 +242,7 @@ def test_a_wrong_name_is_named_with_the_host_that_answers() -> None:
 
 def causes(found: Mapping[str, LinkReport], before: bool = True) -> list[tuple[str, tuple[str, ...]]]:
     links = link_checks.links(found)
-    blamed = link_checks.causes(links, found, lambda a, b: before)
+    blamed = link_causes.causes(links, found, lambda a, b: before)
     return [(cause.code, cause.hosts) for cause in blamed]
 
 
@@ -292,7 +292,7 @@ def test_pairs_without_an_answer_are_found_by_the_addresses_of_hosts() -> None:
     reports = {
         host: LinkReport(None, (), (), devices=devices[host], unanswered=unanswered[host]) for host in ("a", "b", "c")
     }
-    assert link_checks.unanswered(reports) == (("a", "b"),)
+    assert link_causes.unanswered(reports) == (("a", "b"),)
 
 
 def test_an_address_that_another_machine_had_for_a_time_is_named() -> None:
@@ -301,15 +301,15 @@ def test_an_address_that_another_machine_had_for_a_time_is_named() -> None:
     address, known = address_of("h1"), reports()
 
     def found(*macs: str) -> list[tuple[str, tuple[str, ...], Any, Any]]:
-        all_found = link_checks.moved([(address, macs), (address, macs)], link_checks.links(known), known)
+        all_found = link_causes.moved([(address, macs), (address, macs)], link_checks.links(known), known)
         return [(each.code, each.hosts, each.facts["mac"], each.facts["other"]) for each in all_found]
 
     assert found(own, other) == [(LinkCode.ADDRESS_MOVED, ("h1",), other, "h3")]
     assert found(own, stranger) == [(LinkCode.ADDRESS_MOVED, ("h1",), stranger, None)]
     assert found(stranger, own) == []
     assert found(stranger, other) == [], "nobody saw the owner before"
-    assert list(link_checks.moved([("192.0.2.7", (own, other))], [], known)) == [], "the address of no host"
-    assert list(link_checks.moved([(address, (own, other))], [], known)) == [], "no link uses this address"
+    assert list(link_causes.moved([("192.0.2.7", (own, other))], [], known)) == [], "the address of no host"
+    assert list(link_causes.moved([(address, (own, other))], [], known)) == [], "no link uses this address"
     known["h0"] = replace(known["h0"], neighbours={"192.0.2.1": stranger, "192.0.2.2": stranger})
     assert found(own, stranger) == [], "a router replies for several addresses"
 
@@ -321,7 +321,7 @@ def test_an_address_that_another_host_got_for_a_time_is_named_although_no_neighb
     tested = link_checks.links(known)
 
     def named(seen: list[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, ...], Any]]:
-        return [(each.hosts, each.facts["other"]) for each in link_checks.moved(seen, tested, known)]
+        return [(each.hosts, each.facts["other"]) for each in link_causes.moved(seen, tested, known)]
 
     assert named([(address, (other,))]) == [(("h1",), "h3")]
     assert named([(address, (own,))]) == [], "the host got its own address again"
@@ -335,5 +335,5 @@ def test_only_lost_carriers_of_devices_that_the_run_uses_count() -> None:
     known = reports()
     used = {"device": "eth0", "num": 2, "addresses": (address_of("h1"),)}
     other = {"device": "usb0", "num": 9, "addresses": ("192.0.2.7",)}
-    found = link_checks.carrier_lost({"h1": [used, other], "h2": [other]}, link_checks.links(known))
+    found = link_causes.carrier_lost({"h1": [used, other], "h2": [other]}, link_checks.links(known))
     assert found == {"h1": (("eth0",), 2)}

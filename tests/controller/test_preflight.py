@@ -55,7 +55,7 @@ def test_what_a_scheduler_starts_is_not_checked_here() -> None:
 def test_a_missing_interpreter_is_named_and_an_existing_one_answers(tmp_path: Path) -> None:
     wanted = Wanted((), results=str(tmp_path / "results"))
     cluster = Cluster("lab", setup=("echo welcome",))
-    [finding] = survey.of_this_machine(wanted, cluster, "/opt/none/python", ROOT).findings
+    [finding] = survey.of_this_machine(wanted, cluster, "/opt/none/python").findings
     assert (finding.code, finding.facts["python"]) == (FindingCode.NO_INTERPRETER, "/opt/none/python")
-    found = survey.of_this_machine(wanted, cluster, sys.executable, ROOT)
+    found = survey.of_this_machine(wanted, cluster, sys.executable)
     assert [facts.software["python"][:7] for facts in found.facts.values()] == ["CPython"]

@@ -91,7 +91,7 @@ def test_under_slurm_a_retest_needs_an_allocation_with_its_hosts(
         tmp_path, {"scenario": "s", "cluster": {"name": "s", "nodes": 8, "launcher": "slurm"}, "jobs": [job]}
     )
     site = plan.site_of(Cluster("s", nodes=8, launcher="slurm"), (), None)
-    context = RunContext(site, tmp_path, tmp_path, 60.0, print, print, check_hosts=False)
+    context = RunContext(site, tmp_path, 60.0, print, print, check_hosts=False)
     with pytest.raises(UsageError) as error:
         retest.retest(tmp_path, ASKED, [], context)
     assert error.value.code == ControllerError.RETEST_IN_ALLOCATION

@@ -202,6 +202,7 @@ def test_a_failure_has_words_for_people_and_facts_for_logic() -> None:
     assert lost is not None
     assert (lost.facts["how_code"], lost.facts["exit_code"]) == (BlameCode.EXITED, 7)
     assert holds(lost.what, "rank 2", "h2", "7", DOING)
+    assert lost.facts["doing"] == DOING
     raised = root_cause.find(replace(WELL, reports=(RAISED,)))
     assert raised == Failure("ValueError: no", 1, "h1", EndCode.ERROR, {"kind": "ValueError", "why": "no"})
 
@@ -297,7 +298,7 @@ def test_a_crash_may_follow_from_the_loss_of_a_peer() -> None:
 def test_ranks_that_fell_silent_together_are_all_victims() -> None:
     together = replace(WELL, reports=(LOST,), silent_s={0: 6.9, 1: 6.5, 2: 6.4, 3: 6.0})
     assert found(together) is None
-    assert holds(root_cause.doing(together), "4 of 4 ranks", DOING)
+    assert root_cause.phase(together) == {"doing": DOING, "num_alike": 4, "num_ranks": 4}
     done = ended(0, End.of(EndCode.DONE))
     assert found(replace(together, beats=done, silent_s={0: 60.0, 1: 6.5, 2: 6.4, 3: 6.0})) is None
 

@@ -35,7 +35,7 @@ def jobs_run(
     monkeypatch.setattr(execute, "run", execute_job)
     machine = LocalMachine(2, 0, {}, "python3", "mpirun", {})
     site = Site(Cluster("c"), machine, {}, {"slurm": LAUNCHER})
-    context = run.RunContext(site, tmp_path, tmp_path, 60.0, lambda line: None, lambda line: None)
+    context = run.RunContext(site, tmp_path, 60.0, lambda line: None, lambda line: None)
     on = {"a": ("h0", "h1"), "b": ("h0", "h1", "h2"), "c": ("h1", "h2"), "d": ("h0", "h1")}
     jobs = [replace(job(name), hosts=hosts, agent=(str(agent), "{host}")) for name, hosts in on.items()]
     return started, run.run_jobs(jobs, tmp_path, context)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller import hosts, links, survey
 from bench.controller.host_checks import PreflightFinding, Wanted
@@ -26,7 +27,7 @@ from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
 from tests.facts import holds
 
 CLUSTER = Cluster("lab", nodes=3, hosts=HOSTS, agent=("ssh", "-q", "{host}"), env={"A": "1"}, setup=("module load x",))
-SUITE = Path("/opt/suite")
+SUITE = paths.PACKAGE_ROOT
 
 
 def line(answer: Mapping[str, Any]) -> CommandReply:
@@ -73,7 +74,7 @@ def surveyed(
     """Ask; the mark in the results folder must be gone afterwards."""
     site = Hosts(broken)
     wanted = replace(WANTED, hosts=hosts, results=str(tmp_path / "results"))
-    found = survey.of_hosts(wanted, CLUSTER, "/opt/python", SUITE, site)
+    found = survey.of_hosts(wanted, CLUSTER, "/opt/python", site)
     assert list(tmp_path.iterdir()) == []
     return site, list(found.findings)
 
@@ -225,19 +226,19 @@ def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.Monkey
         seen.extend(words_of.values())
         return dict.fromkeys(words_of, CommandReply(255, "", "no"))
 
-    survey.of_hosts(Wanted(("h0",), results=str(tmp_path)), CLUSTER, "/opt/python", SUITE, ask)
+    survey.of_hosts(Wanted(("h0",), results=str(tmp_path)), CLUSTER, "/opt/python", ask)
     shell, _, script, *words = seen[0].words
     assert shell == "sh" and script.startswith("echo bench-reached;") and script.endswith('exec "$@"')
     assert words[:-1] == ["sh", "/opt/python", "-m", "bench.probes.host"]
     given = seen[0].given.splitlines()
-    assert given[:-1] == ["module load x", "export A=1", "export PYTHONPATH=/opt/suite:/more"]
+    assert given[:-1] == ["module load x", "export A=1", f"export PYTHONPATH={SUITE}:/more"]
 
 
 def test_an_agent_that_passes_no_input_is_named(tmp_path: Path) -> None:
     agent = replace(CLUSTER, agent=("docker", "exec", "{host}", "sh", "-c"))
     no_input = CommandReply(hosts.NO_INPUT, "bench-reached\n", "bench: error")
     wanted = Wanted(("h0",), results=str(tmp_path))
-    found = survey.of_hosts(wanted, agent, "python", SUITE, lambda asked, limit_s: dict.fromkeys(asked, no_input))
+    found = survey.of_hosts(wanted, agent, "python", lambda asked, limit_s: dict.fromkeys(asked, no_input))
     [finding] = found.findings
     assert finding.code == FindingCode.NO_INPUT and finding.refuses
     assert finding.facts["agent"] == "docker exec h0 sh -c" and "exec -i" in finding.what

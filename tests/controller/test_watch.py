@@ -19,7 +19,7 @@ TAKEN = (
 def test_who_has_the_port_is_known_after_its_program_has_ended(tmp_path: Path) -> None:
     log, before = tmp_path / "log", "an earlier attempt\n"
     log.write_text(before)
-    reached = watch.JobHosts(("here",), AGENT, ROOT)
+    reached = watch.JobHosts(("here",), AGENT)
     port = watch.MeetingPort("run/job/1", reached, torchrun.LAUNCHER.blamed)
     with socket.create_server(("127.0.0.1", 0)) as door:
         port.look(log, len(before))

@@ -33,6 +33,7 @@ from bench.core.case import (
     from_args,
     from_argv,
     ignored_option,
+    ineffective_flags,
     own_case,
     preset_fields,
     to_argv,
@@ -40,7 +41,7 @@ from bench.core.case import (
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.option_parsers import REQUIRABLE
-from bench.core.plugins import names
+from bench.core.plugins import load, names
 from bench.core.skips import SkipCode
 from bench.core.step_model import AUTOCASTS, HOOKS, RECOMPUTED
 from bench.core.topology import SPLITS
@@ -181,6 +182,13 @@ def test_a_printed_case_reads_back(case: Case) -> None:
     assert from_argv(to_argv(case)) == case
 
 
+def test_a_ladder_measures_pairs() -> None:
+    assert typed("pairs", "--schedule", "ladder").schedule == "ladder"
+    with pytest.raises(UsageError, match="--schedule ladder"):
+        typed("allreduce", "--schedule", "ladder")
+    assert from_argv(["allreduce", "--schedule", "ladder"]).schedule == "ladder"  # a stored run stays readable
+
+
 def test_a_ladder_has_no_aggressor() -> None:
     with pytest.raises(UsageError, match="--aggressor"):
         from_argv(["pairs", "--schedule", "ladder", "--aggressor", "alltoall:4M"])
@@ -281,6 +289,18 @@ def test_options_that_a_transport_would_ignore(option: str, transport: str, igno
     value: Any = {"graph": True, "require": (("network", "efa"),), "sync": "none"}[option]
     skip = ignored_option(Case("allreduce", **{option: value}), transport)
     assert (skip and (skip.code, skip.facts["option"])) == (ignored and (SkipCode.OPTION_IGNORED, ignored))
+
+
+def test_options_without_effect_are_those_of_other_patterns_and_transports_and_of_factors_that_are_not_set() -> None:
+    def flags(pattern: str, transport: str, *words: str) -> list[str]:
+        return ineffective_flags(typed(pattern, *words), load("pattern", pattern).PATTERN, transport)
+
+    assert flags("allreduce", "gloo", "--sync", "barrier", "--bind", "none") == ["--sync"]
+    assert flags("allreduce", "mpi", "--sync", "barrier", "--skew", "1") == ["--skew"]
+    assert flags("allreduce", "gloo", "--like", "osu") == []
+    assert flags("allreduce", "model", "--graph", "1") == []
+    assert flags("allreduce", "mpi", "--split", "halves") == ["--split"]
+    assert flags("allreduce", "mpi", "--split", "halves", "--aggressor", "alltoall") == []
 
 
 def test_an_option_that_no_transport_obeys_can_only_be_omitted(monkeypatch: pytest.MonkeyPatch) -> None:

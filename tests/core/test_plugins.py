@@ -63,6 +63,9 @@ PATTERN = Relay()
         ("pattern", "class PATTERN: pass", ("bench/mine.py", "PATTERN.name", "'mine'")),
         ("pattern", "class PATTERN: name = 'other'", ("bench/mine.py", "PATTERN.name", "'mine'", "'other'")),
         ("transport", "TRAITS = 1", ("bench/transports/mine.py", "TRANSPORT")),
+        ("figure", "def applies(document): return True", ("bench/figures/mine.py", "draw")),
+        ("command", "", ("bench/commands/mine.py", "arguments", "main")),
+        ("figure", "applies = draw = len", ()),
         ("event", "class FORMAT: hints = ('Mine',)", ()),
         ("tool", "class READER: tool, hints = 'mine', ('mine ',)", ()),
         ("tool", "TOOL = 1", ()),
@@ -85,7 +88,7 @@ def test_a_file_without_what_its_kind_needs_is_named(
 
 
 def test_every_file_of_the_project_has_what_its_kind_needs() -> None:
-    for kind in ("pattern", "launcher", "tool", "event", "format", "trace", "dataset format"):
+    for kind in ("pattern", "launcher", "tool", "event", "format", "trace", "dataset format", "command"):
         for name in plugins.names(kind):
             assert plugins.load(kind, name)
 

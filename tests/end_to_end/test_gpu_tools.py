@@ -118,7 +118,7 @@ def job(tool: str, case: Case, world: World, folder: Path) -> tuple[Job, RunCont
     machine = LocalMachine(2, world.num_ranks, {}, sys.executable, "mpirun", {})
     site = Site(Cluster("local"), machine, plan.all_patterns(), plan.all_launchers(), tools.installed([tool], folder))
     made = job_of(JobSpec(f"{case.pattern}-{tool}", case, world, tool=tool), site)
-    return made, RunContext(site, ROOT, folder, 60.0, lambda line: None, lambda line: None, check_hosts=False)
+    return made, RunContext(site, folder, 60.0, lambda line: None, lambda line: None, check_hosts=False)
 
 
 def test_a_build_without_mpi_is_one_process_that_may_end_well_without_all_its_rows(

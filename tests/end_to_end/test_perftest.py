@@ -146,7 +146,7 @@ def test_the_controller_stores_a_row_with_its_header(
     site = Site(Cluster("local"), machine, plan.all_patterns(), plan.all_launchers(), found)
     case = Case("pingpong", transport="nccl_direct", sizes=(65536,), mode="pipelined", iterations=50)
     job = job_of(JobSpec("pingpong", case, world, tool="perftest"), site)
-    context = RunContext(site, ROOT, tmp_path, 60.0, lambda line: None, lambda line: None, check_hosts=False)
+    context = RunContext(site, tmp_path, 60.0, lambda line: None, lambda line: None, check_hosts=False)
     assert run_jobs([job], tmp_path, context).failed == {}, runs.log_file(tmp_path, job.name).read_text()
     (attempt,) = jsonl.read(runs.results_file(tmp_path, job.name)).attempts
     (record,) = attempt.records
@@ -171,7 +171,7 @@ def test_ucx_moves_pages_and_messages(mpirun: Launch, tmp_path: Path, pattern: s
     tool = found["ucx_perftest"].tool
     assert found["ucx_perftest"].unsupported_reason(case, World(1, 2)) is None
     job = job_of(JobSpec(pattern, case, World(1, 2), tool="ucx_perftest"), site)
-    context = RunContext(site, ROOT, tmp_path, 60.0, lambda line: None, lambda line: None, check_hosts=False)
+    context = RunContext(site, tmp_path, 60.0, lambda line: None, lambda line: None, check_hosts=False)
     assert run_jobs([job], tmp_path, context).failed == {}, runs.log_file(tmp_path, job.name).read_text()
     (attempt,) = jsonl.read(runs.results_file(tmp_path, job.name)).attempts
     (record,) = attempt.records

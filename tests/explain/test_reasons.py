@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from bench.core import plugins
 from bench.core.codes import Coded
+from bench.core.errors import UsageError
 from bench.core.links import Limit
 from bench.explain.assessment import assess
 from bench.explain.evidence import RunEvidence
@@ -42,6 +45,36 @@ def two_h200(busbw_gb: float) -> RunEvidence:
 def test_each_reason_has_its_own_code() -> None:
     assert len(rules()) > 30
     assert {rule.code for rule in rules()} >= {"tcp-sockets", "no-nvls", "slow-pairs", "wrong-data", "sizes-too-small"}
+
+
+HEAD = "from bench.explain.evidence import RunEvidence\nfrom bench.explain.reason import Found, reason\n"
+BARE = "def slow_disk(evidence): return None\n"
+DECORATED = "@reason(RunEvidence, 'slow-disk', what='', evidence='')\n" + BARE
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (BARE, "@reason"),
+        (DECORATED + BARE.replace("disk", "cpu"), "slow_cpu()"),
+        (DECORATED + DECORATED.replace("def slow_disk", "def other"), "'slow-disk'"),
+        (DECORATED.replace("slow-disk", "tcp-sockets"), "'tcp-sockets'"),
+        (DECORATED + "def _share(evidence): return 1.0\n", None),
+    ],
+    ids=["no-reason", "undecorated", "same-code", "code-of-another-file", "right"],
+)
+def test_a_reason_without_effect_is_a_mistake(text: str, named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("bench.explain.reasons.zz_own")
+    exec(HEAD + text, vars(module))
+    names, load = plugins.names, plugins.load
+    monkeypatch.setattr(plugins, "names", lambda kind: (*names(kind), "zz_own") if kind == "reason" else names(kind))
+    monkeypatch.setattr(plugins, "load", lambda kind, name: module if name == "zz_own" else load(kind, name))
+    if named is None:
+        assert "slow-disk" in {rule.code for rule in rules.__wrapped__()}
+        return
+    with pytest.raises(UsageError) as raised:
+        rules.__wrapped__()
+    assert named in str(raised.value) and "bench/explain/reasons/zz_own.py" in str(raised.value)
 
 
 def test_a_flat_curve_at_the_rate_of_one_nic_is_one_nic() -> None:

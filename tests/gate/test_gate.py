@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.core.case import from_argv
 from bench.core.record import Failure, Skip
+from bench.gate import header_consistency
 from bench.gate.gate import unreadable
 from bench.gate.gate_input import networks_in
 from bench.gate.messages import ALLOWED, FAILURES, FaultCode
 from bench.gate.remeasured import Retest
 from bench.gate.rules_file import load_rules
+from bench.rank import modelled
 from bench.results.document import Summary
 from tests.gate.gate_runs import RULES, SIZES, Run, codes, good, header, imported, judge, old, pairs, record, times
 
@@ -515,3 +519,20 @@ def test_the_network_is_read_from_lines_of_nccl() -> None:
     assert networks("NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0") == {"ib"}
     assert networks("NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [RO]", "NCCL INFO Using network IB") == {"roce"}
     assert networks("NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P", "all is well") == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("moe", "--skew", "1", "--sizes", "64K,64M"),
+        ("alltoallv", "--matrix", "0,1;2,0", "--nodes", "1", "--ranks-per-node", "2"),
+        ("broadcast", "--root", "3", "-d", "bfloat16"),
+        ("pingpong", "--direction", "two-way", "--window", "4"),
+    ],
+    ids=itemgetter(0),
+)
+def test_a_row_of_any_factor_agrees_with_its_own_header(words: tuple[str, ...]) -> None:
+    case = from_argv([*words, "--transport", "model", "--instance", "p4d.24xlarge"])
+    head, rows = modelled.header_and_rows(case, words[0])
+    records = [record for row in rows for record in row]
+    assert records and list(header_consistency.faults(words[0], head, records)) == []

@@ -16,7 +16,8 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.core.record import Failure, Skip
 from bench.gate import junit, page
 from bench.gate.gate import GateResult
-from bench.gate.messages import FaultCode, GateFailure, NodeCode, PublicationRule
+from bench.gate.messages import FaultCode, GateFailure, NodeCode
+from bench.gate.publication_rules import PublicationRule
 from bench.gate.remeasured import Retest
 from tests.gate.gate_runs import RULES, SIZES, Run, good, header, judge, pairs, record, times
 from tests.gate.test_gate import JOB, WAYS

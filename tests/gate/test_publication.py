@@ -14,8 +14,9 @@ from bench.core.host_use import BusyCause, HostUse
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record, Samples
 from bench.gate.gate_input import GateInput
-from bench.gate.messages import FaultCode, PublicationRule
+from bench.gate.messages import FaultCode
 from bench.gate.publication import FindingStatus, PublicationFinding, findings
+from bench.gate.publication_rules import PublicationRule
 from bench.results import summary
 from bench.results.document import Conflict, Document
 from bench.store import jsonl

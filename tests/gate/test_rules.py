@@ -10,7 +10,7 @@ from bench.config.scenario import load_scenario
 from bench.config.yaml_file import find
 from bench.core.case import FACTOR
 from bench.core.errors import UsageError
-from bench.gate.messages import PublicationRule
+from bench.gate.publication_rules import PublicationRule
 from bench.gate.rules import Demand
 from bench.gate.rules_file import load_rules
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.codes import Coded
 from bench.core.step_trace import StepPart, StepSegment
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.job.messages import JobCode
 from bench.job.model import TracedJob
 from bench.job.parts import steps_of

@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.step_trace import StepSegment
 from bench.job import lateness, parts
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.job.model import LateRank
 from bench.logs import step_traces
 from tests.job import synthetic

@@ -10,8 +10,8 @@ import pytest
 
 from bench.core.errors import UsageError
 from bench.core.record import Samples
-from bench.job.align import job_of
 from bench.job.elsewhere import Elsewhere, RecordedSteps, factor_of
+from bench.job.matching import job_of
 from bench.job.measured_network import MeasuredNetwork, measured_network
 from bench.job.messages import RefusedJobCode
 from bench.results import summary

@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.links import NodeLinks
 from bench.hardware import catalogue
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.job.model import TracedJob
 from bench.job.network import Network
 from bench.predict import predict

@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.step_trace import RankTrace, StepPart, StepSegment
 from bench.job import lateness, parts
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.job.messages import JobCode
 from bench.job.model import Late, RankStep, TracedJob
 from bench.logs import step_traces

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.core.step_trace import RankTrace, StepSegment
-from bench.job.align import job_of
 from bench.job.explain import explain
+from bench.job.matching import job_of
 from bench.job.messages import CauseCode, JobCode
 from bench.job.model import TracedJob
 from bench.logs import step_traces

@@ -14,7 +14,7 @@ from bench.core import replay_plan
 from bench.core.errors import UsageError
 from bench.core.replay_plan import Kind, Operation, PlannedStep, ReplayPlan, Turn
 from bench.core.step_trace import StepPart, StepSegment
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.job.messages import JobCode, ReplayCode
 from bench.job.replay import Condensed, condense
 from bench.job.replay import ranks_per_host as ranks_per_host_of

@@ -11,9 +11,9 @@ import pytest
 
 from bench.core import spans
 from bench.core.step_trace import RankTrace, StepPhase, StepSegment, TracedCollective
-from bench.job.align import job_of
 from bench.job.explain import explain
 from bench.job.graph import Graph, GraphChange
+from bench.job.matching import job_of
 from bench.job.messages import CauseCode
 from bench.job.model import TracedJob
 from bench.job.parts import timelines_of

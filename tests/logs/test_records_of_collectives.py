@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.core.step_trace import RankTrace
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.logs import step_traces
 from bench.logs.trace_messages import TraceCode
 from tests.logs import corpus

@@ -16,7 +16,7 @@ import pytest
 
 from bench.core.errors import UsageError
 from bench.job import lateness, parts
-from bench.job.align import job_of
+from bench.job.matching import job_of
 from bench.logs import step_traces
 from bench.logs.trace_messages import TraceCode
 from tests.job import synthetic

@@ -19,7 +19,7 @@ from bench.core.errors import EXIT_INTERRUPTED, EXIT_MEASUREMENT, MeasurementErr
 from bench.core.skips import SkipCode
 from bench.core.world import RankInfo
 from bench.rank import delivery, heartbeats, main
-from bench.rank.messages import RankFailure, RankRefusal
+from bench.rank.messages import RankFailure, RankRefusal, RankRemark
 from bench.store import heartbeat, jsonl
 from benchmarks import gpu_copies
 from tests.facts import holds
@@ -86,6 +86,21 @@ def test_an_option_that_the_transport_ignores_is_refused(
     assert ended.value.code == 3
     [failure] = json.loads(capsys.readouterr().out)["failures"]
     assert (failure["code"], failure["facts"]["option"]) == (SkipCode.OPTION_IGNORED, option[0])
+
+
+def test_options_without_effect_are_named_in_the_header(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def ignored(*options: str) -> list[str]:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
+        words = ["--transport", "model", "--instance", "p4d.24xlarge", "--sizes", "8", "--records", str(file), *options]
+        with pytest.raises(SystemExit) as ended:
+            main.run_pattern("allreduce", words)
+        assert ended.value.code == 0
+        [attempt] = jsonl.read(file).attempts
+        remarks = [remark for remark in attempt.header.remarks if remark.code == RankRemark.OPTIONS_IGNORED]
+        return [option for remark in remarks for option in remark.facts["options"]]
+
+    assert ignored() == ignored("--graph", "1") == ignored("--like", "osu") == []
+    assert ignored("--sync", "barrier", "--skew", "1", "--split", "halves") == ["--skew", "--split", "--sync"]
 
 
 @pytest.mark.parametrize("words", ["host_device", "local_copy", "allreduce --transport nccl"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.controller import link_checks, links
+from bench.controller import link_causes, link_checks, links
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.link_checks import Link, LinkState
 from bench.controller.links import HostNetwork
@@ -183,7 +183,7 @@ def test_a_filter_of_new_connections_is_no_lost_link(testbed: Make) -> None:
     bed.drop("h0", "h1", only="match ip protocol 6 0xff match u8 0x02 0x12 at 33")  # SYN without ACK
     found = tried(bed)
     assert code_and_facts(found, "a", "b", "port") == [(LinkCode.NOT_CONNECTED, "h0", "h1", PORT)]
-    assert link_checks.causes(found.links, found.reports, lambda a, b: True) == []
+    assert link_causes.causes(found.links, found.reports, lambda a, b: True) == []
 
 
 # Prints whether the history notices each of the MAC addresses that the kernel has for one address.

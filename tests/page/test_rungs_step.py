@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.page import dots, ladder
+from bench.page import dots, rungs
 from bench.page.messages import PageCode
 from bench.results.document import Document
 from bench.results.summary import DocumentBuilder
@@ -40,7 +40,7 @@ def document(a_header: Make, a_record: Make) -> Document:
 
 
 def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document) -> None:
-    below, step = ladder.rungs(document)
+    below, step = rungs.rungs(document)
     assert (below.kind, step.kind) == ("collective", "step")
     assert step.row.busbw_bytes_per_s == pytest.approx(MIB / 0.002)
     (alone,) = (row for row in document.summaries if (row.pattern, row.payload_bytes) == ("allreduce", MIB))
@@ -52,17 +52,17 @@ def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document
 def test_only_the_fastest_step_is_a_rung_and_steps_alone_are_no_ladder(document: Document) -> None:
     slower = replace(document.steps[0], job="step-late", bucket_s=(0.2, 0.4))
     several = replace(document, steps=(*document.steps, slower))
-    [_, fastest] = ladder.rungs(several)
+    [_, fastest] = rungs.rungs(several)
     assert fastest.row.busbw_bytes_per_s == pytest.approx(MIB / 0.002)
     assert fastest.row.job == document.steps[0].job
     alone = replace(several, summaries=tuple(row for row in document.summaries if row.pattern == "step"))
-    assert str(ladder.draw(several)) and not str(ladder.draw(alone))
+    assert str(rungs.draw(several)) and not str(rungs.draw(alone))
 
 
 def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> None:
-    kinds = [line.partition(":")[0] for line in ladder.missing(document)]
+    kinds = [line.partition(":")[0] for line in rungs.missing(document)]
     assert kinds == ["copy", "peer"]
-    assert "NVIDIA" in str(ladder.draw(document))
+    assert "NVIDIA" in str(rungs.draw(document))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> No
 def test_the_rung_below_is_faster_because_of_a_bound_or_of_software(
     document: Document, rate: float, bound: float | None, kind: str | None, code: PageCode
 ) -> None:
-    (collective, _) = ladder.rungs(document)
-    below = ladder.Rung("copy", replace(collective.row, busbw_bytes_per_s=1e9))
+    (collective, _) = rungs.rungs(document)
+    below = rungs.Rung("copy", replace(collective.row, busbw_bytes_per_s=1e9))
     row = replace(
         collective.row,
         busbw_bytes_per_s=rate * 1e9,
@@ -88,7 +88,7 @@ def test_the_rung_below_is_faster_because_of_a_bound_or_of_software(
         bound_bytes_per_s=bound and bound * 1e9,
         bound_name=kind and "NIC",
     )
-    found = ladder.against(ladder.Rung("collective", row), below)
+    found = rungs.against(rungs.Rung("collective", row), below)
     assert found.code == code
     assert found.facts.get("share") == (pytest.approx(0.5) if code == PageCode.LOWER_BOUND else None)
 
@@ -111,5 +111,5 @@ def test_a_rung_of_several_launches_is_that_of_the_middle_launch(a_header: Make,
         replace(row, busbw_bytes_per_s=rate, median_s=1 / rate)
         for row, rate in zip(found.summaries, rates, strict=True)
     ]
-    [rung] = ladder.rungs(replace(found, summaries=tuple(summaries)))
+    [rung] = rungs.rungs(replace(found, summaries=tuple(summaries)))
     assert rung.row.busbw_bytes_per_s == 5e9

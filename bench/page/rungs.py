@@ -1,4 +1,4 @@
-"""Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, and their bounds.
+"""Draw the rungs of a machine: best rates of copies, kernels, peers, collectives and training steps, and their bounds.
 
 Each of these types of transfer is a rung. The lowest rung is a copy, and the highest rung is a training step. A rung
 moves data further than the rung below it, over another link. If a rung is slower than the rung below it, either its
