@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
-from bench.core.fabric import SWITCH, Fabric, Flow
+from bench.core.fabric import SWITCH, Fabric
 from bench.core.fairness import completions
 from bench.core.flow_classes import classes_of, regular_class
-from bench.core.schedules import Call, Phase, schedule
+from bench.core.schedules import Call, Phase, schedule, table
 from bench.core.world import World
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
-        if not phase.flows or not phase.repeat:
+        if not len(phase.flows) or not phase.repeat:
             continue
         if id(phase.flows) not in known:
             known[id(phase.flows)] = _known_load(fabric, phase)
@@ -125,7 +124,7 @@ def _known_load(fabric: Fabric, phase: Phase) -> Load:
     """
     if len(phase.flows) > _MOST_KEPT or fabric.world.num_ranks > _MOST_RANKS:
         return _load(fabric, phase)
-    routed = _routed(_SamePaths(fabric), phase.flows)
+    routed = _routed(_SamePaths(fabric), phase.flows.tobytes())
     if routed not in fabric.loads:
         fabric.loads[routed] = routed.load(fabric)
     known: Load = fabric.loads[routed]
@@ -149,8 +148,10 @@ class _SamePaths:
 
 
 @lru_cache(maxsize=16384)
-def _routed(key: _SamePaths, flows: tuple[Flow, ...]) -> _RoutedPhase:
-    return _RoutedPhase(key.fabric, flows)
+def _routed(key: _SamePaths, flows: bytes) -> _RoutedPhase:
+    import numpy as np
+
+    return _RoutedPhase(key.fabric, np.frombuffer(flows).reshape(-1, 3))
 
 
 class _RoutedPhase:
@@ -159,12 +160,9 @@ class _RoutedPhase:
     The paths are the same for all fabrics of the same shape.
     """
 
-    def __init__(self, fabric: Fabric, flows: tuple[Flow, ...]) -> None:
+    def __init__(self, fabric: Fabric, flows: NDArray[np.float64]) -> None:
         """Find the paths. Raises UsageError if a rate or latency is unknown."""
-        import numpy as np
-
-        table = np.array(flows, dtype=np.float64)
-        paths, latencies, num_bytes = fabric.routes(table)
+        paths, latencies, num_bytes = fabric.routes(flows)
         self._largest = float(num_bytes.max()) or 1.0
         scaled = num_bytes / self._largest
         kinds = fabric.kind_of_link
@@ -179,7 +177,7 @@ class _RoutedPhase:
             labels = list(zip(bytes_of, latency_of, strict=True))
             self._classes, numbers = classes_of(links, labels, kinds.tolist(), bytes_of)
             self._latencies = [latency_of[numbers.index(number)] for number in range(max(numbers) + 1)]
-        self._most_bytes = _most_bytes(fabric, table, paths, num_bytes)
+        self._most_bytes = _most_bytes(fabric, flows, paths, num_bytes)
 
     def load(self, fabric: Fabric) -> Load:
         """Return the load on a fabric of this shape."""
@@ -195,18 +193,15 @@ class _RoutedPhase:
 def shift(world: World) -> list[Phase]:
     """Return the phases of sendrecv, in which each rank sends S to the next rank of a ring."""
     num = world.num_ranks
-    return [Phase(1, tuple((rank, (rank + 1) % num, 1.0) for rank in range(num)))] if num > 1 else []
+    return [Phase(1, table([(rank, (rank + 1) % num, 1.0) for rank in range(num)]))] if num > 1 else []
 
 
 def _load(fabric: Fabric, phase: Phase) -> Load:
-    import numpy as np
-
-    flows = np.fromiter(chain.from_iterable(phase.flows), np.float64, 3 * len(phase.flows)).reshape(-1, 3)
-    paths, latencies, num_bytes = fabric.routes(flows)
+    paths, latencies, num_bytes = fabric.routes(phase.flows)
     largest = float(num_bytes.max()) or 1.0
     slopes = largest * completions(paths, fabric.capacity, num_bytes / largest)
     by_kind: dict[str, float] = {}
-    for kind, link, most in _most_bytes(fabric, flows, paths, num_bytes):
+    for kind, link, most in _most_bytes(fabric, phase.flows, paths, num_bytes):
         by_kind[kind] = max(by_kind.get(kind, 0.0), most / fabric.rates[link])
     lines = []
     while latencies.size:  # a fabric has few different latencies

@@ -11,11 +11,13 @@ rank's send and receive buffers.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, repeat
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH, Flow
@@ -23,15 +25,21 @@ from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
 from bench.core.program import check_collective
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall with more messages is solved round by round
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """Messages that begin together. The phase runs `repeat` times in a row."""
+    """Messages that begin together. The phase runs `repeat` times in a row.
+
+    `flows`: an array of shape (messages, 3). A row has the source rank, the target rank and the bytes of a message.
+    """
 
     repeat: int
-    flows: tuple[Flow, ...]
+    flows: Floats
 
 
 Phases = list[Phase]
@@ -100,12 +108,39 @@ def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
 
 def backwards(phases: Phases) -> Phases:
     """Return the same messages in the opposite direction, with the last phase first."""
-    return [Phase(each.repeat, tuple((b, a, size) for a, b, size in each.flows)) for each in reversed(phases)]
+    return [Phase(each.repeat, each.flows[:, [1, 0, 2]]) for each in reversed(phases)]
 
 
-def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
+def scaled(flows: Floats, part: float) -> Floats:
     """Return the same messages, with their bytes multiplied by `part`."""
-    return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
+    return flows * (1.0, 1.0, part)
+
+
+def table(flows: Sequence[Flow]) -> Floats:
+    """Return messages as an array of shape (messages, 3)."""
+    return np.array(flows, dtype=np.float64).reshape(-1, 3)
+
+
+def _flows(sources: ArrayLike, targets: ArrayLike, num_bytes: ArrayLike) -> Floats:
+    """Return the messages from each source to the target at the same position.
+
+    `num_bytes`: the bytes of all messages, or of each message.
+    """
+    sources = np.asarray(sources)
+    found = np.empty((sources.size, 3))
+    found[:, 0], found[:, 1], found[:, 2] = sources.ravel(), np.asarray(targets).ravel(), num_bytes
+    return found
+
+
+def _from_each_to_others(groups: ArrayLike, num_bytes: float) -> Floats:
+    """Return the messages from every rank of a group to every other rank of this group.
+
+    `groups`: an array of shape (groups, ranks), or the ranks of one group.
+    """
+    groups = np.atleast_2d(groups)
+    size = groups.shape[1]
+    sources, targets = np.nonzero(~np.eye(size, dtype=np.bool_))
+    return _flows(groups[:, sources], groups[:, targets], num_bytes)
 
 
 # ---- Rings: each member passes a block to the next. A chain is a ring that is open at its root. ----
@@ -127,12 +162,11 @@ def chain_broadcast(call: Call) -> Phases:
     All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This formula
     assumes that the pieces are small. The time to fill the pipeline is then negligible.
     """
-    root = call.ranks[call.root]
-    shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
-    edges = {edge: share for edge, share in shares.items() if edge[1] != root}
-    filling = tuple((a, b, 0.0) for a, b in edges)
-    flowing = tuple((a, b, share * call.payload_bytes) for (a, b), share in edges.items())
-    return [Phase(call.num - 2, filling), Phase(1, flowing)]
+    ranks = np.array(call.ranks)
+    sources, targets, shares = _ring(call.ranks, call.ranks_per_node, call.mesh)
+    kept = targets != call.root
+    edges = _flows(ranks[sources[kept]], ranks[targets[kept]], shares[kept])
+    return [Phase(call.num - 2, scaled(edges, 0.0)), Phase(1, scaled(edges, call.payload_bytes))]
 
 
 def chain_reduce(call: Call) -> Phases:
@@ -140,56 +174,51 @@ def chain_reduce(call: Call) -> Phases:
     return backwards(chain_broadcast(call))
 
 
-def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) -> tuple[Flow, ...]:
+def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) -> Floats:
     """Return one step of a ring in each of several groups.
 
-    In this step, every member sends `num_bytes` to the next member.
+    In this step, every member sends `num_bytes` to the next member. Members must share nodes in the same way in all
+    groups.
     """
-    return tuple(
-        (source, target, share * num_bytes)
-        for ranks in groups
-        for (source, target), share in _ring_shares(tuple(ranks), call.ranks_per_node, call.mesh).items()
-    )
+    sources, targets, shares = _ring(tuple(groups[0]), call.ranks_per_node, call.mesh)
+    ranks = np.array(groups)
+    return _flows(ranks[:, sources], ranks[:, targets], np.tile(shares * num_bytes, len(groups)))
 
 
 @lru_cache(maxsize=1024)  # the groups of a round, for all sizes and for all algorithms with rings
-def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Mapping[tuple[int, int], float]:
-    """Return the share of the data that each edge of a ring carries.
+def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints, Ints, Floats]:
+    """Return the edges of a ring: the number of the source, the number of the target, and the share of the data.
 
     The ring visits the nodes in the order of the group's members. If each node has L consecutive members, L rings
     (channels) each carry an equal share of the data. Channel c enters each node at the node's c-th member. Every member
     therefore sends to the next node in one channel, and all rails carry the same load. On a mesh, the channels together
     use all links of a node (`_zigzag`).
     """
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] // ranks_per_node == rank // ranks_per_node:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    channels = max(map(len, runs))
+    nodes = np.array(ranks) // ranks_per_node
+    firsts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])  # where each run of members on one node begins
+    sizes = np.diff(np.r_[firsts, len(ranks)])
+    first, size = np.repeat(firsts, sizes), np.repeat(sizes, sizes)
+    steps = np.arange(len(ranks)) - first
+    channels = int(sizes.max())
     turns = (1, -1) if mesh and channels > 1 else (1,)
-    uses: Counter[tuple[int, int]] = Counter()
-    for channel in range(channels):
-        for turn in turns:
-            ring = [
-                run[(channel + turn * step) % len(run)]
-                for run in runs
-                for step in (_zigzag(len(run)) if mesh else range(len(run)))
-            ]
-            uses.update(zip(ring, ring[1:] + ring[:1], strict=True))
-    share_of = [*accumulate(repeat(1 / channels / len(turns), max(uses.values())), initial=0.0)]
-    return {edge: share_of[num] for edge, num in uses.items()}
+    if mesh:
+        steps = _zigzag(steps)
+    rings = [first + (channel + turn * steps) % size for channel in range(channels) for turn in turns]
+    edges = np.concatenate([ring * len(ranks) + np.roll(ring, -1) for ring in rings])
+    edges, places, uses = np.unique(edges, return_index=True, return_counts=True)
+    order = np.argsort(places)  # an edge has the place of its first use
+    share_of = np.array([*accumulate(repeat(1 / channels / len(turns), int(uses.max())), initial=0.0)])
+    return edges[order] // len(ranks), edges[order] % len(ranks), share_of[uses[order]]
 
 
-def _zigzag(size: int) -> list[int]:
-    """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
+def _zigzag(steps: Ints) -> Ints:
+    """Return 0, 1, -1, 2, -2, ... for steps 0, 1, 2, ..., which is a path through all members of a node.
 
     To begin the path at member m, add m to each element. If every member has such a path and the mirror image of this
     path, all paths together use each link of a mesh equally often (E. J. Williams, Experimental designs balanced for
     the estimation of residual effects, 1949).
     """
-    return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
+    return (steps + 1) // 2 * np.where(steps % 2, 1, -1)
 
 
 # ---- Hierarchical: inside nodes, then between the k-th members of all nodes (one rail each). ----
@@ -250,13 +279,9 @@ def double_tree_allreduce(call: Call) -> Phases | None:
     if levels is None:
         return None
     part = call.payload_bytes / len(levels[1]) / 2
-    edges = _tree_edges(len(levels[1][0]))
-    flows = ((rail[a], rail[b], part) for rail in levels[1] for child, parent in edges for a, b in _both(child, parent))
-    return _overlapped(call, levels, tuple(flows))
-
-
-def _both(a: int, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (a, b), (b, a)
+    rails, edges = np.array(levels[1]), np.array(_tree_edges(len(levels[1][0])))
+    ends = np.stack((edges, edges[:, ::-1]), axis=1).reshape(-1, 2)  # each edge in both directions
+    return _overlapped(call, levels, _flows(rails[:, ends[:, 0]], rails[:, ends[:, 1]], part))
 
 
 def _tree_edges(num: int) -> list[tuple[int, int]]:
@@ -275,7 +300,7 @@ def _tree_edges(num: int) -> list[tuple[int, int]]:
     return edges + [(num - 1 - child, num - 1 - parent) for child, parent in edges]
 
 
-def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: tuple[Flow, ...]) -> Phases:
+def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: Floats) -> Phases:
     """Return the phases of an allreduce in which all messages inside nodes and between nodes flow at the same time."""
     inside, rails = levels
     if call.reduces:
@@ -283,7 +308,7 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
     else:
         within, steps = scaled(inside.flows, 2 * inside.repeat), inside.repeat
     filling = [Phase(2 * steps, scaled(within, 0.0)), Phase(2 * log2_steps(len(rails[0])) - 1, scaled(between, 0.0))]
-    return [*filling, Phase(1, within + between)]
+    return [*filling, Phase(1, np.concatenate((within, between)))]
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
@@ -300,7 +325,7 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     size = len(nodes[0])
     part = call.payload_bytes / size
     if call.mesh:
-        inside = Phase(1, tuple((a, b, part) for ranks in nodes for a in ranks for b in ranks if a != b))
+        inside = Phase(1, _from_each_to_others(nodes, part))
     else:
         inside = Phase(size - 1, _ring_step(nodes, call, part))
     return inside, list(zip(*nodes, strict=True))
@@ -317,9 +342,8 @@ def direct(call: Call) -> Phases | None:
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
-    edges = [(a, b) for a in call.ranks for b in call.ranks if a != b]
-    filling = Phase(log2_steps(call.num) - 1, tuple((a, b, 0.0) for a, b in edges))
-    return [filling, Phase(1, tuple((a, b, call.block_bytes) for a, b in edges))]
+    flows = _from_each_to_others(call.ranks, call.block_bytes)
+    return [Phase(log2_steps(call.num) - 1, scaled(flows, 0.0)), Phase(1, flows)]
 
 
 def direct_allreduce(call: Call) -> Phases | None:
@@ -338,15 +362,15 @@ def nvls_allreduce(call: Call) -> Phases | None:
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
-    return [Phase(1, tuple((rank, SWITCH, 0.0) for rank in call.ranks)), Phase(1, _through_switch(call, call.num))]
+    up = _flows(call.ranks, SWITCH, 0.0)
+    return [Phase(1, up), Phase(1, _through_switch(call, call.num))]
 
 
-def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
+def _through_switch(call: Call, size: int) -> Floats:
     """Return the messages to and from the switch. Each port carries S (1 + 1/L) in nodes of `size` = L members."""
     num_bytes = call.payload_bytes * (1 + 1 / size)
-    up = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
-    down = tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
-    return up + down
+    up = _flows(call.ranks, SWITCH, num_bytes)
+    return np.concatenate((up, up[:, [1, 0, 2]]))
 
 
 # ---- Halving and doubling: log2 n exchanges with a partner; n must be a power of two. ----
@@ -391,11 +415,8 @@ def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
     """
     if call.num & (call.num - 1):
         return None
-    ranks = call.ranks
-    return [
-        Phase(1, tuple([(rank, ranks[m ^ (1 << k)], num_bytes) for m, rank in enumerate(ranks)]))
-        for k, num_bytes in enumerate(sizes)
-    ]
+    ranks, members = np.array(call.ranks), np.arange(call.num)
+    return [Phase(1, _flows(ranks, ranks[members ^ (1 << k)], num_bytes)) for k, num_bytes in enumerate(sizes)]
 
 
 # ---- From one root to all and back: binomial trees (between nodes, then in all nodes at once), or one by one. ----
@@ -403,7 +424,8 @@ def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
 
 def tree_broadcast(call: Call) -> Phases:
     """Return the phases that send S along a binomial tree."""
-    return [Phase(1, tuple((a, b, call.payload_bytes) for a, b in edges)) for edges in _tree_rounds(call)]
+    rounds = [np.array(edges) for edges in _tree_rounds(call)]
+    return [Phase(1, _flows(edges[:, 0], edges[:, 1], call.payload_bytes)) for edges in rounds]
 
 
 def tree_reduce(call: Call) -> Phases:
@@ -422,13 +444,13 @@ def tree_scatter(call: Call) -> Phases:
     The root sends half of all blocks to the member halfway round the ring. In each half of the ring, the member that
     has the blocks then does the same with its half.
     """
-    ranks = call.ranks[call.root :] + call.ranks[: call.root]
+    ranks = np.roll(call.ranks, -call.root)
     phases = []
     for k in reversed(range(log2_steps(call.num))):
         step = 1 << k
-        heads = [(head, head + step) for head in range(0, call.num - step, 2 * step)]
-        flows = ((ranks[a], ranks[b], call.block_bytes * min(step, call.num - b)) for a, b in heads)
-        phases.append(Phase(1, tuple(flows)))
+        heads = np.arange(0, call.num - step, 2 * step)
+        num_blocks = np.minimum(step, call.num - (heads + step))
+        phases.append(Phase(1, _flows(ranks[heads], ranks[heads + step], call.block_bytes * num_blocks)))
     return phases
 
 
@@ -442,11 +464,11 @@ def linear_scatter(call: Call) -> Phases:
     root = call.ranks[call.root]
     others = [rank for rank in call.ranks if rank != root]
     if not call.alike:
-        return [Phase(1, ((root, rank, call.block_bytes),)) for rank in others]
+        return [Phase(1, _flows(root, rank, call.block_bytes)) for rank in others]
     near = [rank for rank in others if rank // call.ranks_per_node == root // call.ranks_per_node]
     far = [rank for rank in others if rank // call.ranks_per_node != root // call.ranks_per_node]
-    singly = [Phase(1, ((root, rank, call.block_bytes),)) for rank in near]
-    return singly + ([Phase(len(far), ((root, far[0], call.block_bytes),))] if far else [])
+    singly = [Phase(1, _flows(root, rank, call.block_bytes)) for rank in near]
+    return singly + ([Phase(len(far), _flows(root, far[0], call.block_bytes))] if far else [])
 
 
 def linear_gather(call: Call) -> Phases:
@@ -487,8 +509,8 @@ def pairwise_alltoall(call: Call) -> Phases:
     """Return the phases of alltoall. In each round, every rank sends S/n."""
     times = len(call.nodes()) - 1 if call.alike else 1
     return [
-        Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))
-        for (s, _), edges in _shifts(call).items()
+        Phase(times if s else 1, _flows(sources, targets, call.block_bytes))
+        for (s, _), (sources, targets) in _shifts(call).items()
     ]
 
 
@@ -512,9 +534,8 @@ def at_once_alltoall(call: Call) -> Phases | None:
     inside = call.block_bytes
     between = inside * (num_nodes - 1 if call.alike else 1)
     shifts = list(_shifts(call).items())
-    flows = tuple([(a, b, between if s else inside) for (s, _), edges in shifts for a, b in edges])
-    farthest = tuple((a, b, 0.0) for a, b in shifts[-1][1])
-    return [Phase(log2_steps(call.num) - 1, farthest), Phase(1, flows)]
+    flows = [_flows(sources, targets, between if s else inside) for (s, _), (sources, targets) in shifts]
+    return [Phase(log2_steps(call.num) - 1, scaled(flows[-1], 0.0)), Phase(1, np.concatenate(flows))]
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
@@ -525,23 +546,23 @@ def pairwise_alltoallv(call: Call) -> Phases:
     """
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
-    for edges in _shifts(replace(call, alike=False)).values():
-        flows = tuple((a, b, float(call.split[member[a]][member[b]])) for a, b in edges)
-        phases.append(Phase(1, tuple(flow for flow in flows if flow[2] > 0)))
-    return [phase for phase in phases if phase.flows]
+    for sources, targets in _shifts(replace(call, alike=False)).values():
+        pairs = zip(sources.tolist(), targets.tolist(), strict=True)
+        flows = _flows(sources, targets, [call.split[member[a]][member[b]] for a, b in pairs])
+        phases.append(Phase(1, flows[flows[:, 2] > 0]))
+    return [phase for phase in phases if len(phase.flows)]
 
 
 def dissemination_barrier(call: Call) -> Phases:
     """Return the steps of a barrier. In step k, member m signals member m + 2^k modulo n (Hensgen, Finkel, Manber)."""
-    ranks = call.ranks
-    return [
-        Phase(1, tuple((ranks[m], ranks[(m + (1 << k)) % call.num], 0.0) for m in range(call.num)))
-        for k in range(log2_steps(call.num))
-    ]
+    ranks = np.array(call.ranks)
+    return [Phase(1, _flows(ranks, np.roll(ranks, -(1 << k)), 0.0)) for k in range(log2_steps(call.num))]
 
 
-def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
+def _shifts(call: Call) -> dict[tuple[int, int], tuple[Ints, Ints]]:
     """Return n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
+
+    A round has the sources and the target of each source.
 
     If all nodes have the same number of members, a shift has two parts: s nodes and t members inside a node. The
     messages of a round then either all stay inside nodes or all go between nodes. If `call.alike` is true, a shift by
@@ -551,11 +572,8 @@ def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     size, num_nodes = len(nodes[0]), len(nodes)
     most = min(num_nodes, 2) if call.alike else num_nodes
     shifts = [(s, t) for s in range(most) for t in range(size) if (s, t) != (0, 0)]
-    seats = [(node, i) for node in range(num_nodes) for i in range(size)]
-    return {
-        (s, t): [(nodes[node][i], nodes[(node + s) % num_nodes][(i + t) % size]) for node, i in seats]
-        for s, t in shifts
-    }
+    ranks = np.array(nodes)
+    return {(s, t): (ranks.ravel(), np.roll(ranks, (-s, -t), axis=(0, 1)).ravel()) for s, t in shifts}
 
 
 # If two algorithms take the same time, the first one in this table is chosen.

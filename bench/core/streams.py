@@ -28,7 +28,7 @@ class _Stream:
     left: Floats  # remaining bytes per message
 
     def __init__(self, fabric: Fabric, phases: Phases) -> None:
-        self._phases = [(each.repeat, *fabric.routes(each.flows)) for each in phases if each.repeat and each.flows]
+        self._phases = [(each.repeat, *fabric.routes(each.flows)) for each in phases if each.repeat and len(each.flows)]
         self.passes, self.ended_s = 0, 0.0  # number of whole passes, and the time when the last one ended
         self._index, self._done = 0, 0
         self.sends = bool(self._phases)

@@ -22,7 +22,7 @@ def moves_host_memory(transport: str) -> bool:
     return traits(transport).host_memory or log_traits(transport).host_memory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: each row makes one or two, and making a frozen one takes four times as long
 class RecordTraffic:
     """A record with the links that it used."""
 

@@ -388,13 +388,14 @@ def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Pha
     seconds = 0.0
     for at_once in zip_longest(*phases):  # groups that are spread over fewer nodes may have fewer phases
         loads = np.zeros(num_links)
-        sending = [(each, own) for each, own in zip(shared, at_once, strict=True) if own and own.flows and own.repeat]
+        running = ((each, own) for each, own in zip(shared, at_once, strict=True) if own and own.repeat)
+        sending = [(each, own) for each, own in running if len(own.flows)]
         if sending:
             flows = [each.flows(own.flows) for each, own in sending]
             groups = np.concatenate([np.repeat(each.numbers, len(own.flows)) for each, own in sending])
             repeats = np.repeat([own.repeat for _, own in sending], [len(table) for table in flows])
             paths, _, num_bytes = fabric.routes(np.concatenate(flows))
-            np.add.at(loads, paths, (repeats * num_bytes)[:, None])
+            loads += np.bincount(paths.ravel(), np.repeat(repeats * num_bytes, paths.shape[1]), num_links)
             moves = num_bytes > 0
             used[groups[moves, None], paths[moves]] = True
         loads[-1] = 0.0  # the last index stands for "no link"
@@ -414,7 +415,8 @@ def _fullest(fabric: Fabric, load: _Load, key: _Key, algorithm: str) -> Iterator
     kinds = fabric.links_by_kind()
     only = kinds.get(key.kind, slice(0, 0)) if key.kind else slice(0, len(fabric.capacity))
     busy_s = (load.total / fabric.capacity)[only]
-    groups, links = np.nonzero(load.used[:, only])
+    # three times as fast as np.nonzero of a matrix
+    groups, links = np.divmod(np.flatnonzero(load.used[:, only]), only.stop - only.start)
     order = np.lexsort((links, -busy_s[links], groups))
     fullest = order[np.unique(groups[order], return_index=True)[1]]  # if several links are equally full, the first one
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN

@@ -35,7 +35,7 @@ try:
     from functools import partial
     from typing import TYPE_CHECKING, NoReturn
 
-    from bench.core import plugins
+    from bench.core import collector, plugins
     from bench.core.case import Case, add_arguments, from_args, ignored_option
     from bench.core.ends import EndCode
     from bench.core.option_parsers import Parser
@@ -275,6 +275,7 @@ def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
     return int(code)
 
 
+@collector.paused()  # thousands of rows stay in use until the table is printed
 def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
     if me.num_ranks > 1:
         raise UsageError.of(RankRefusal.MODEL_WORLD, launcher=me.launcher, num_ranks=me.num_ranks)

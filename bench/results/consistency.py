@@ -92,7 +92,7 @@ _NOT_CONDITIONS = frozenset(
 _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as document.Summary
 class _Row:
     """A summary with its header and its conditions. All rows that are compared have the same conditions."""
 

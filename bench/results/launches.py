@@ -40,7 +40,8 @@ OF_ONE_START = frozenset(
 Factors = Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
+# not frozen, as document.Summary
+@dataclass(slots=True, unsafe_hash=True)
 class RowKey:
     """The pattern, mode, group and size of a row."""
 
@@ -52,7 +53,7 @@ class RowKey:
     payload_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as document.Summary
 class RowLaunches:
     """Rows that differ only in their launch.
 

@@ -72,7 +72,7 @@ class Layout:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as document.Summary
 class TableLine:
     """One line of the table, with the rows of one size and group in all modes.
 

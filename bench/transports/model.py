@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from bench.core import streams
-from bench.core.fabric import Fabric, Flow
+from bench.core.fabric import Fabric
 from bench.core.flows import (
     AlikeGroups,
     MemberSteps,
@@ -22,7 +22,7 @@ from bench.core.flows import (
     phases_of,
 )
 from bench.core.program import Group, Round, Step
-from bench.core.schedules import Phase, Phases, algorithms
+from bench.core.schedules import Phase, Phases, algorithms, table
 from bench.core.traits import Traits
 from bench.core.transport import Options
 from bench.core.units import format_rate
@@ -149,7 +149,7 @@ def _name(chosen: Mapping[str, str]) -> str:
     return "+".join(chosen.values()) or "messages"
 
 
-def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
+def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[Floats]]]:
     """Run several schedules in parallel. Yield the number of repeats of each phase, and the flows of each schedule.
 
     A schedule that has ended has no flows.
@@ -157,7 +157,7 @@ def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, .
     waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):
         repeat = min(own[-1][0] for own in waiting if own)
-        yield repeat, [own[-1][1] if own else () for own in waiting]
+        yield repeat, [own[-1][1] if own else table(()) for own in waiting]
         for own in waiting:
             if own:
                 left, flows = own.pop()

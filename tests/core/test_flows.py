@@ -40,7 +40,7 @@ def test_messages_of_a_shared_schedule_are_those_of_each_groups_own(
                 assert (phases is None) == all(one is None for one in own)
                 for index, phase in enumerate(phases or ()):
                     assert {one[index].repeat for one in own if one} == {phase.repeat}
-                    expected = [np.array(one[index].flows).reshape(-1, 3) for one in own if one]
+                    expected = [one[index].flows for one in own if one]
                     assert np.array_equal(each.flows(phase.flows), np.concatenate(expected)), (op, algorithm)
 
 

@@ -13,7 +13,7 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.loads import Load, ideal_s
 from bench.core.program import Collective, Group
-from bench.core.schedules import Phase
+from bench.core.schedules import Phase, table
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.transports.model import FabricModel
@@ -127,14 +127,14 @@ def test_gpus_behind_one_pcie_switch_share_its_link() -> None:
             Fabric(links, World(1, 8)).time_s([(a, b, GIB) for a, b, _ in flows]) for links in (card, shared)
         )
         assert both - 1e-6 == pytest.approx(times * (alone - 1e-6))
-    (found,) = loads.of_phases(Fabric(shared, World(1, 8)), [Phase(1, across)])
+    (found,) = loads.of_phases(Fabric(shared, World(1, 8)), [Phase(1, table(across))])
     assert found.by_kind["host"] == pytest.approx(2 / 32e9)
 
 
 def test_lines_below_another_are_dropped_and_the_envelope_stays() -> None:
     fabric = Fabric(P4D, World(2, 8))
     flows = ((0, 1, 1.0), (2, 3, 1.0), (4, 12, 1e-6), (8, 9, 0.0))
-    (found,) = loads.of_phases(fabric, [Phase(3, flows)])
+    (found,) = loads.of_phases(fabric, [Phase(3, table(flows))])
     assert len(found.lines) == 2 and found.repeat == 3
     for size in (0, 100, 1 << 20, GIB):
         assert found.seconds(size) == pytest.approx(fabric.time_s([(a, b, size * part) for a, b, part in flows]))

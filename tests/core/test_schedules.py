@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
-from bench.core.fabric import SWITCH
+from bench.core.fabric import SWITCH, Flow
 from bench.core.program import COLLECTIVES
-from bench.core.schedules import Call, Phases, algorithms, schedule
+from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
 
 SIZE = 4096.0
 NODES = st.integers(1, 5)
@@ -29,12 +29,17 @@ def phases(op: str, name: str, each: Call) -> Phases:
     return found
 
 
+def messages(phase: Phase) -> list[Flow]:
+    """The messages of a phase: source rank, target rank, bytes."""
+    return [(int(source), int(target), num_bytes) for source, target, num_bytes in phase.flows.tolist()]
+
+
 def port_bytes(found: Phases) -> tuple[Counter[int], Counter[int]]:
     """Bytes that leave and that enter each rank."""
     sent: Counter[int] = Counter()
     received: Counter[int] = Counter()
     for phase in found:
-        for source, target, num_bytes in phase.flows:
+        for source, target, num_bytes in messages(phase):
             sent[source] += phase.repeat * num_bytes  # type: ignore[assignment]
             received[target] += phase.repeat * num_bytes  # type: ignore[assignment]
     return sent, received
@@ -44,7 +49,7 @@ def leaving(found: Phases, per_node: int) -> Counter[int]:
     """Bytes that leave each node."""
     out: Counter[int] = Counter()
     for phase in found:
-        for source, target, num_bytes in phase.flows:
+        for source, target, num_bytes in messages(phase):
             if source // per_node != target // per_node:
                 out[source // per_node] += phase.repeat * num_bytes  # type: ignore[assignment]
     return out
@@ -86,14 +91,14 @@ def test_rings_cross_each_node_boundary_with_what_a_port_carries(num_nodes: int,
 
 def test_rings_load_every_rail_equally() -> None:
     found = phases("allreduce", "ring", call(3, 4))
-    crossing = [flow for flow in found[0].flows if flow[0] // 4 != flow[1] // 4]
+    crossing = [flow for flow in messages(found[0]) if flow[0] // 4 != flow[1] // 4]
     assert len({flow[0] for flow in crossing}) == len({flow[1] for flow in crossing}) == 12
     assert {flow[2] for flow in crossing} == {SIZE / 12 / 4}
 
 
 def test_a_ring_keeps_the_order_of_the_members() -> None:
     found = phases("allgather", "ring", Call((0, 4, 1, 5), 4, SIZE))
-    assert {flow[:2] for flow in found[0].flows} == {(0, 4), (4, 1), (1, 5), (5, 0)}
+    assert {flow[:2] for flow in messages(found[0])} == {(0, 4), (4, 1), (1, 5), (5, 0)}
 
 
 def test_hierarchical_algorithms_need_even_nodes_of_two_or_more() -> None:
@@ -142,8 +147,8 @@ def test_every_rank_but_the_root_receives_a_broadcast_once_and_only_holders_send
     if name == "tree":
         held = {root}
         for phase in found:
-            assert {source for source, _, _ in phase.flows} <= held
-            held |= {target for _, target, _ in phase.flows}
+            assert {source for source, _, _ in messages(phase)} <= held
+            held |= {target for _, target, _ in messages(phase)}
 
 
 @given(num_nodes=NODES, per_node=PER_NODE, data=st.data())
@@ -178,11 +183,11 @@ def test_a_gather_brings_every_block_to_the_root_and_a_scatter_the_other_way(
 def test_alltoall_joins_each_pair_once_in_rounds_inside_or_between_nodes(num_nodes: int, per_node: int) -> None:
     n = num_nodes * per_node
     found = phases("alltoall", "pairwise", call(num_nodes, per_node))
-    pairs = Counter(flow[:2] for phase in found for flow in phase.flows)
+    pairs = Counter(flow[:2] for phase in found for flow in messages(phase))
     assert pairs == Counter((a, b) for a in range(n) for b in range(n) if a != b)
     for phase in found:
-        assert len({flow[0] for flow in phase.flows}) == len({flow[1] for flow in phase.flows}) == n
-        assert len({flow[0] // per_node == flow[1] // per_node for flow in phase.flows}) == 1
+        assert len({flow[0] for flow in messages(phase)}) == len({flow[1] for flow in messages(phase)}) == n
+        assert len({flow[0] // per_node == flow[1] // per_node for flow in messages(phase)}) == 1
 
 
 def test_alltoall_between_two_nodes_of_eight_moves_four_times_the_payload() -> None:
@@ -191,13 +196,13 @@ def test_alltoall_between_two_nodes_of_eight_moves_four_times_the_payload() -> N
 
 def test_alltoall_runs_on_uneven_nodes_too() -> None:
     found = phases("alltoall", "pairwise", Call((0, 1, 2, 8), 8, SIZE))
-    assert len({flow[:2] for phase in found for flow in phase.flows}) == 12
+    assert len({flow[:2] for phase in found for flow in messages(phase)}) == 12
 
 
 def test_alltoallv_sends_each_pair_its_own_bytes_and_no_empty_messages() -> None:
     split = ((1, 2, 0), (0, 0, 5), (7, 0, 9))
     found = phases("alltoallv", "pairwise", Call((4, 5, 6), 8, 9.0, split=split))
-    assert sorted(flow for phase in found for flow in phase.flows) == [(4, 5, 2.0), (5, 6, 5.0), (6, 4, 7.0)]
+    assert sorted(flow for phase in found for flow in messages(phase)) == [(4, 5, 2.0), (5, 6, 5.0), (6, 4, 7.0)]
 
 
 @given(num_nodes=NODES, per_node=PER_NODE)
@@ -206,7 +211,7 @@ def test_after_a_barrier_every_rank_has_heard_from_all(num_nodes: int, per_node:
     heard = [{rank} for rank in range(n)]
     for phase in phases("barrier", "dissemination", call(num_nodes, per_node)):
         before = [set(known) for known in heard]
-        for source, target, num_bytes in phase.flows:
+        for source, target, num_bytes in messages(phase):
             assert num_bytes == 0
             heard[target] |= before[source]
     assert all(known == set(range(n)) for known in heard)
@@ -216,7 +221,7 @@ def test_a_switch_that_reduces_is_sent_the_payload_and_a_share_of_the_result() -
     found = phases("allreduce", "nvls", call(1, 8, reduces=True))
     sent, received = port_bytes(found)
     assert {sent[rank] for rank in range(8)} == {received[rank] for rank in range(8)} == {SIZE * 9 / 8}
-    assert all(SWITCH in flow[:2] for phase in found for flow in phase.flows)
+    assert all(SWITCH in flow[:2] for phase in found for flow in messages(phase))
     assert schedule("allreduce", "nvls", call(1, 8)) is None
     assert schedule("allreduce", "nvls", call(2, 4, reduces=True)) is None
 

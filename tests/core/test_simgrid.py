@@ -12,7 +12,7 @@ import pytest
 
 from bench.core.fabric import Fabric, Flow
 from bench.core.links import NodeLinks
-from bench.core.schedules import Call, schedule
+from bench.core.schedules import Call, Floats, schedule
 from bench.core.world import World
 from bench.hardware import catalogue
 
@@ -35,19 +35,19 @@ def links(**changes: object) -> NodeLinks:
     return NodeLinks("node", 8, **{"peer": "nvswitch", **given, **seconds, **changes})  # type: ignore[arg-type]
 
 
-def collective(op: str, algorithm: str, fabric: Fabric) -> tuple[Flow, ...]:
+def collective(op: str, algorithm: str, fabric: Fabric) -> Floats:
     world = fabric.world
     call = Call(tuple(range(world.num_ranks)), world.ranks_per_node, GIB, reduces=fabric.links.reduces)
     phases = schedule(op, algorithm, call)
     assert phases
-    return max(phases, key=lambda phase: sum(size for *_, size in phase.flows)).flows
+    return max((phase.flows for phase in phases), key=lambda flows: float(flows[:, 2].sum()))
 
 
 P4D_NICS = Fabric(links(), World(2, 8))
 NO_P2P = Fabric(links(peer="host"), World(1, 8))
 FAT_TREE = Fabric(links(nodes_per_leaf=2, oversubscription=3.0), World(4, 4))
 CARDS = Fabric(links(peer="pcie_p2p", gpus_per_pcie_switch=4), World(1, 8))
-CASES: dict[str, tuple[Fabric, tuple[Flow, ...]]] = {
+CASES: dict[str, tuple[Fabric, Floats | tuple[Flow, ...]]] = {
     "ring of two nodes": (P4D_NICS, collective("allreduce", "ring", P4D_NICS)),
     "pipelined of two nodes": (P4D_NICS, collective("allreduce", "pipelined", P4D_NICS)),
     "alltoall of two nodes": (P4D_NICS, collective("alltoall", "pairwise", P4D_NICS)),

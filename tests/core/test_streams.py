@@ -6,7 +6,7 @@ import pytest
 
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
-from bench.core.schedules import Phase
+from bench.core.schedules import Phase, table
 from bench.core.streams import pass_times_s
 from bench.core.world import World
 
@@ -18,7 +18,7 @@ LINKS = NodeLinks(
 
 
 def one(*flows: tuple[int, int, float], repeat: int = 1) -> list[Phase]:
-    return [Phase(repeat, flows)]
+    return [Phase(repeat, table(flows))]
 
 
 def test_a_program_alone_takes_the_time_of_its_links() -> None:
