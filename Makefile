@@ -99,9 +99,9 @@ format: $(DEV) ## Format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
 
-# The checks use one CPU, and the tests use all CPUs: together they end earlier than one after the other.
+# The checks take what the tests leave of the CPUs: together they end earlier than one after the other.
 test: $(DEV) ## Run the checks and the tests that every change must pass (the long tests: make test-slow)
-	@$(MAKE) --no-print-directory check & check=$$!; trap "kill $$check" INT TERM; code=0; \
+	@nice -n 19 $(MAKE) --no-print-directory check & check=$$!; trap "kill $$check" INT TERM; code=0; \
 		$(MAKE) --no-print-directory fast-tests || code=$$?; \
 		wait $$check || { code=$$?; echo "make check failed, see above" >&2; }; exit $$code
 
