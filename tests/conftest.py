@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from bench.core.case import Case
 from bench.core.pattern import Shape
@@ -28,6 +29,10 @@ from bench.probes import nvml
 # A busy machine is no failure: no test judges how long an example took.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+
+# Hypothesis would search all modules of the suite for constants to try, which takes each process six seconds of a CPU.
+# What is tried would depend on the tests that ran before, too: strategies name what matters.
+providers._get_local_constants = lambda: providers._local_constants
 
 # Several working copies may be tested on one machine at a time; hosts of the testbed are apart anyway.
 os.environ["BENCH_HOST_LEASE"] = f"tests-{os.getuid()}-{os.getpid()}"

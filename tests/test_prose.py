@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,10 +81,10 @@ def holds_prose(node: ast.expr, marked: set[str]) -> bool:
     return field_of(node) in PROSE
 
 
-def names_marked(function: ast.AST) -> set[str]:
-    """Local names that a function gives words for people to."""
+def names_marked(nodes: Iterable[ast.AST]) -> set[str]:
+    """Local names that a function, of these nodes, gives words for people to."""
     marked: set[str] = set()
-    for node in ast.walk(function):
+    for node in nodes:
         if isinstance(node, ast.Assign) and holds_prose(node.value, marked):
             marked |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, (ast.For, ast.comprehension)) and isinstance(node.target, ast.Name):
@@ -103,8 +103,9 @@ def is_words(node: ast.expr) -> bool:
 def readings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every place at which code compares or searches words for people: (line, the expression)."""
     for function in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]:
-        marked = names_marked(function)
-        for node in ast.walk(function):
+        nodes = list(ast.walk(function))
+        marked = names_marked(nodes)
+        for node in nodes:
             found = isinstance(node, ast.Compare) and compares(node, marked)
             found = found or (isinstance(node, ast.Call) and searches(node, marked))
             if found and isinstance(node, (ast.Compare, ast.Call)):
