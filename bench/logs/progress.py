@@ -1,0 +1,248 @@
+"""Read how a job went on: steps of training, reports of success, and restarts by a launcher.
+
+Such lines cause no event. They show what became of the job after a message: a rank that prints further steps has
+survived the message. Programs print steps in many forms, so one pattern covers the common ones: tqdm's bars, `iteration
+120/ 5000`, `step=120`, `{'loss': 2.1, 'epoch': 0.2}`, `Epoch 3`.
+
+A log may have millions of such lines. Only the lines around messages are read one by one. Of the other pieces of a
+text, only the begin and the end are read.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is not read completely
+_BETWEEN_SAMPLES = 1 << 18  # characters
+_AFTER_EVENT, _ALTOGETHER = 1 << 20, 1 << 24  # characters that are read line by line, after one message and in one file
+_LONGEST_LINE, _LONGEST_LABEL = 400, 200
+_MOST_MARKS = 50  # steps of one kind that are kept after one message, at most; of later steps only the last
+_MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024
+_STEPS_OF_EPOCH = 10  # an epoch has at least so many steps
+
+# A word of a line in lower case -> the pattern of a step. Each pattern begins with plain text, which is found quickly.
+_NUMBER = r"['\"]?[ \t:=\[#]{1,4}(\d{1,12})\b(?![.\w-])"
+_STEPS = tuple(
+    (word, re.compile(pattern))
+    for word, pattern in (
+        ("iter", rf"iter(?<![a-z]iter)(?:ation)?s?{_NUMBER}"),
+        ("step", rf"step(?<![a-z]step)s?{_NUMBER}"),
+        (" [", r"(?<![\d/.])(\d{1,12})/\d{1,12} \["),  # tqdm and Keras
+        ("epoch", r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6})"),
+        ("loss", r"loss(?<![a-z]loss)['\"]?[ \t:=]{1,4}-?(?:\d|nan)()"),
+        ("sav", r"sav(?:ed|ing) (?:the |final |model |a )*(?:checkpoint|model|weights)\b()"),
+    )
+)
+_BAR, _EPOCH = " [", "epoch"
+# A line of an error may also name the step.
+_ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
+           "slurm", "srun:", "nccl", '  file "')  # fmt: skip
+_OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][\w .()-]{2,60}):\s+\d{1,3}%\|")
+_DONE_WORDS = ("finish", "complet", "done", "succe", "exit", "passed", "stopped", "train_runtime", "out of bounds")
+_WORK = r"(?:pre-?|fine-?)?(?:training|tuning|run|job|workflow|application|worker group|main loop)"
+_DONE = re.compile(
+    rf"\b{_WORK}\b(?:(?!\b(?:not|to|until|when|if|will|can|must|may)\b|n't\b)[^.;]){{0,60}}"
+    r"\b(?:finished|completed?|done|succeeded|successful(?:ly)?)\b"
+    r"(?!\swith (?:non-?zero|(?:exit )?(?:code|status):? [1-9]))"
+    rf"|\b(?:finished|completed|done with|end of) (?:the )?{_WORK}\b"
+    r"|\bexits successfully\b|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?code:? ?0\b|\bexited normally\b"
+    r"|`trainer\.fit` stopped: `max_|\btrain_runtime\b|\b(?:status|phase):? +'?succeeded\b"
+    r"|\breason:\s+completed\b|=+ \d+ passed\b|^\s*(?:all )?done[.!]?\s*$|# out of bounds values : 0 ok"
+)
+_NO_ERROR = re.compile(r"\b(?:code:? ?0|0 ok)\b")  # in a line that also has a word of an error
+_RESTART_WORDS = ("restart", "reque", "retry")
+_RESTART = re.compile(
+    r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
+    r"|\bneed to restart the pod\b|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
+    r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b|^restarting\b"
+)
+_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
+_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output
+_STREAM = re.compile(
+    r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})"  # Ray, vLLM
+    r"|\[(?P<b>\d{1,6})\]\s?<std"  # horovodrun
+    r"|\[rank: (?P<c>\d{1,6})\]"  # Lightning
+    r"|(?!step|epoch|iter|batch)(?P<d>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What a file shows after one of its messages.
+
+    `own_steps`: the steps after it by the process that printed it. A process is known by the label of its lines. Lines
+        without a label count as lines of one process.
+    `all_steps`: the most steps after it by any process of the file.
+    `is_labelled`: whether `own_steps` are known to be of the same process.
+    `has_success`: whether the program or its launcher reported success after it and after the last restart.
+    `after_success`: whether success was reported before it, without a step between the report and the message.
+    `num_restarts`: how often a launcher restarted the job before it.
+    `restarts_left`: how often a launcher restarted the job after it.
+    `steps_since_restart`: the most steps of any process after the last restart.
+    """
+
+    own_steps: int = 0
+    all_steps: int = 0
+    is_labelled: bool = False
+    has_success: bool = False
+    after_success: bool = False
+    num_restarts: int = 0
+    restarts_left: int = 0
+    steps_since_restart: int = 0
+
+
+NOTHING_LATER = Later()
+_Marks = list[tuple[int, int]]  # (line, step or -1)
+
+
+class ProgressReader:
+    """Reads the lines of one file that show how the job went on."""
+
+    def __init__(self) -> None:
+        """Begin without any line."""
+        self.num_marks = 0
+        self._marks: dict[tuple[str | None, str], _Marks] = {}
+        self._left: dict[tuple[str | None, str], int] = {}
+        self._successes: list[int] = []
+        self._restarts: list[int] = []
+        self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
+        self._not_sampled = 0
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a launcher restarted the job in the lines so far."""
+        return len(self._restarts)
+
+    def wants(self, num_chars: int) -> bool:
+        """Return whether the next characters are read line by line; if not, only samples of them are."""
+        wanted = self._after_event > 0 and self._altogether > 0
+        self._after_event -= num_chars
+        self._altogether -= num_chars if wanted else 0
+        return wanted
+
+    def samples(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield (number of line ends before it, line) for some complete lines at the begin and at the end of a text."""
+        self._not_sampled += len(text)
+        if len(text) <= 2 * _SAMPLE or self._not_sampled < _BETWEEN_SAMPLES:
+            return
+        self._not_sampled = 0
+        yield from enumerate(text[:_SAMPLE].split("\n")[:-1])
+        num_before = text.count("\n", 0, len(text) - _SAMPLE)
+        yield from enumerate(text[-_SAMPLE:].split("\n")[1:-1], start=num_before + 1)
+
+    def event_found(self) -> None:
+        """Read the lines after a message that was just found one by one, and keep their steps."""
+        self._after_event = _AFTER_EVENT
+        self._left.clear()
+
+    def read(self, number: int, raw: str, label: int | None) -> None:
+        """Read one line.
+
+        `label`: the rank that a launcher printed before the line.
+        """
+        begin = raw[:_LONGEST_LINE]
+        if "\r" in raw:  # a line that was written over again and again: its first and its last state
+            self._read(number, begin.lstrip("\r").partition("\r")[0], label)
+            begin = raw[-_LONGEST_LINE:].rstrip("\r").rpartition("\r")[2]
+        self._read(number, begin, label)
+
+    def _read(self, number: int, raw: str, label: int | None) -> None:
+        text = raw.lower()
+        if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) is not None:
+            _append(self._restarts, number)
+            return
+        is_error = any(word in text for word in _ERRORS)
+        unit = None if is_error else self._read_step(number, raw, text, label)
+        if unit == _EPOCH or (is_error and _NO_ERROR.search(text) is None):
+            return
+        if any(word in text for word in _DONE_WORDS) and _DONE.search(text) is not None:
+            _append(self._successes, number)
+
+    def _read_step(self, number: int, raw: str, text: str, label: int | None) -> str | None:
+        """Read the step that a line names. Return the word for it, or None.
+
+        `text`: the line in lower case.
+        """
+        for word, pattern in _STEPS:
+            found = pattern.search(text) if word in text else None
+            if found is not None and not (word == _BAR and _OTHER_BAR.search(text)):
+                step = int(found[1]) if found[1] else -1
+                self._mark(number, (stream_of(raw, rank_label(raw) if label is None else label), word), step)
+                return word
+        return None
+
+    def _mark(self, number: int, key: tuple[str | None, str], step: int) -> None:
+        self.num_marks += 1
+        marks = self._marks.get(key)
+        if marks is None:
+            if len(self._marks) >= _MOST_STREAMS:
+                return
+            marks = self._marks[key] = []
+        left = self._left.get(key, _MOST_MARKS)
+        self._left[key] = left - 1
+        if left > 0 or not marks:
+            marks.append((number, step))
+        else:
+            marks[-1] = (number, step)
+
+    def later(self, line: int, stream: str | None, rank: int | None) -> Later:
+        """Return what the file shows after a message.
+
+        `stream`: what the message's line says about its process (`stream_of`).
+        `rank`: the rank that the message names.
+        """
+        own = {stream} if stream is not None else {str(rank)} if rank is not None else {None}
+        last = self._restarts[-1] if self._restarts else 0
+        before = bisect_left(self._restarts, line)
+        success = bisect_left(self._successes, line)
+        at = self._successes[success - 1] if success else 0
+        return Later(
+            own_steps=max((self._steps(key, line) for key in self._marks if key[0] in own), default=0),
+            all_steps=max((self._steps(key, line) for key in self._marks), default=0),
+            is_labelled=None not in own,
+            has_success=bool(self._successes) and self._successes[-1] > max(line, last),
+            after_success=bool(success) and not any(self._any(key, at, line) for key in self._marks),
+            num_restarts=before,
+            restarts_left=len(self._restarts) - before,
+            steps_since_restart=max((self._steps(key, last) for key in self._marks), default=0),
+        )
+
+    def _any(self, key: tuple[str | None, str], begin: int, end: int) -> bool:
+        marks = self._marks[key]
+        return bisect_right(marks, (begin, 1 << 62)) < bisect_left(marks, (end, -2))
+
+    def _steps(self, key: tuple[str | None, str], line: int) -> int:
+        """Return how many steps of one kind are known after a line: its counted lines, or the rise of their numbers."""
+        marks = self._marks[key]
+        begin = bisect_right(marks, (line, 1 << 62))
+        if begin == len(marks):
+            return 0
+        first, last = marks[begin][1], marks[-1][1]
+        factor = _STEPS_OF_EPOCH if key[1] == _EPOCH else 1
+        return max(len(marks) - begin, (last - first) * factor)
+
+
+def rank_label(raw: str) -> int | None:
+    """Return the rank that torch, torchrun or mpirun printed before a line; None for a line without a rank."""
+    found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
+    return int(found[1]) if found else None
+
+
+def stream_of(raw: str, label: int | None) -> str | None:
+    """Return the name of the process that printed a line: its rank, or the text before its lines. None if unknown."""
+    if label is not None:
+        return str(label)
+    found = _STREAM.match(raw[:_LONGEST_LINE])
+    return next(filter(None, found.groups()), None) if found is not None else None
+
+
+def _append(lines: list[int], number: int) -> None:
+    """Add a line. Of too many lines, keep the first ones and the last one."""
+    if len(lines) < _MOST_REPORTS:
+        lines.append(number)
+    else:
+        lines[-1] = number
