@@ -2,7 +2,8 @@
 
 One question decides: did the process that printed the message go on as usual? The answer is yes in these cases:
 - The process made further steps. Steps of other processes prove less: a rank that ends stops the others soon, but not
-  at once, so many steps are needed. If the job failed later, the same holds for lines without a label.
+  at once, so many steps are needed. If the job failed later, the same holds for lines without a label. After an
+  exception that nothing caught, a program may still write steps that it made before.
 - The program or its launcher reported success later, and no launcher reports that a process failed.
 - The job had ended with success before. Connections then break as the processes end one after another.
 - A launcher restarted the job, and the next attempt made steps, succeeded, or failed for a reason of its own.
@@ -28,6 +29,7 @@ from bench.logs.failure_events import Event, Role
 _OWN_STEPS = 3  # steps of a process that prove that it survived
 _FILE_STEPS = 5  # the same in a file whose lines do not name their process, if the job did not fail later
 _MANY_STEPS = 20  # steps of any process that prove that all processes survived
+_BUFFERED_STEPS = 400  # more than the lines that a program may still write after its exception (8 KiB)
 _STATES_CAUSE = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.WAITED)
 _OF_LAUNCHER = (*DEATHS, *LOSSES, _ends.TIME_LIMIT.code, launchers.ABORT.code)
 _STOPS = (_ends.STEP_ENDED.code, _ends.INTERRUPTED.code, _ends.CANCELLED.code)
@@ -58,56 +60,100 @@ def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event
 
     `failed`: whether the job is known to have failed.
     """
-    shown = [event for event in events if event.role in FAILS]
-    latest, recovered = _latest_attempts(shown), _recovered_ports(events)
-    survived: dict[int, Survived] = {}
-    kept: list[Event] = []
-    # Later messages first: whether a message was survived depends on whether the job failed after it. Reports of
-    # launchers count in all files, because a launcher often writes a file of its own.
-    by_line = sorted(shown, key=lambda event: (not _is_end(event), -event.line))
-    for event in by_line:
-        how = _how(event, kept, latest, failed)
-        if how is None and id(event) in recovered and not failed and all(other.kind.advisory for other in kept):
-            how = How.RECOVERED
-        if how is None:
-            kept.append(event)
-        else:
-            survived[id(event)] = Survived(event, how)
-    return [event for event in events if id(event) not in survived], [
-        survived[id(event)] for event in events if id(event) in survived
-    ]
+    shown = sorted((event for event in events if event.role in FAILS), key=lambda event: -event.line)
+    first = _Judgement(failed, shown)
+    second = _Judgement(failed, shown, frozenset(first.files_with_ends))
+    survived = second.survived
+    recovered = _recovered_ports(events)
+    if not failed and all(event.kind.advisory or id(event) in recovered for event in second.kept):
+        survived |= {id(event): Survived(event, How.RECOVERED) for event in second.kept if id(event) in recovered}
+    kept = [event for event in events if id(event) not in survived]
+    return kept, [survived[id(event)] for event in events if id(event) in survived]
 
 
-def _how(event: Event, kept: Sequence[Event], latest: dict[str, int], failed: bool) -> How | None:
-    """Return how the job survived a message, or None if it may not have survived it.
+class _Judgement:
+    """Decides for each message how the job survived it. Later messages come first, because they decide about others.
 
-    `kept`: the reports of launchers, and the later messages, that the job did not survive.
-    `latest`: a file -> the number of restarts before its last attempt that made steps or states a cause.
+    `kept`: the messages that the job did not survive.
+    `files_with_ends`: the files with reports of launchers that the job did not survive. Launchers often write a file of
+        their own, so that such a report counts for the messages of all files.
     """
-    later = event.later
-    has_next = bool(later.steps_since_restart) or later.has_success
-    if later.restarts_left and (has_next or latest.get(event.source, 0) > later.num_restarts):
-        return How.RESTARTED
-    ends = [other for other in kept if _is_end(other)]
-    has_failed = failed or any(_is_after(other, event) for other in kept if not other.kind.advisory)
-    if _is_end(event) or event.code in _STOPS:
-        is_run_over = later.has_success or any(_is_after_steps(other, event) for other in kept)
-        is_helper = later.has_success and event.rank is None and event.host is None and event.code == _ends.KILLED.code
+
+    def __init__(self, failed: bool, events: Sequence[Event], files_with_ends: frozenset[str] = frozenset()) -> None:
+        """Decide about messages of which the last lines come first."""
+        self.survived: dict[int, Survived] = {}
+        self.kept: list[Event] = []
+        self.files_with_ends = set(files_with_ends)
+        self._failed = failed
+        self._latest = _latest_attempts(events)
+        self._steps_after: dict[str, int] = {}  # a file -> the fewest steps after a message of `kept`
+        self._ended: dict[str, int] = {}  # a file -> the last report of a launcher about an earlier run
+        for event in events:
+            how = self._how_uncaught(event) if self._is_uncaught(event) else self._how(event)
+            if how is not None:
+                self.survived[id(event)] = Survived(event, how)
+                if _is_end(event):
+                    self._ended.setdefault(event.source, event.line)
+                continue
+            self.kept.append(event)
+            if not event.kind.advisory:
+                steps = event.later.all_steps
+                self._steps_after[event.source] = min(steps, self._steps_after.get(event.source, steps))
+            if _is_end(event):
+                self.files_with_ends.add(event.source)
+
+    def _has_failed_after(self, event: Event) -> bool:
+        return self._failed or event.source in self._steps_after or bool(self.files_with_ends - {event.source})
+
+    def _is_uncaught(self, event: Event) -> bool:
+        """Check whether an exception ended its program, unless a launcher reports the end of this run."""
+        return event.later.is_uncaught and not _is_end(event) and event.line > self._ended.get(event.source, 0)
+
+    def _how(self, event: Event) -> How | None:
+        """Return how the job survived a message, or None if it may not have survived it."""
+        later = event.later
+        has_next = bool(later.steps_since_restart) or later.has_success
+        if later.restarts_left and (has_next or self._latest.get(event.source, 0) > later.num_restarts):
+            return How.RESTARTED
+        if _is_end(event) or event.code in _STOPS:
+            how = self._how_end(event)
+        else:
+            how = self._how_message(event)
+        is_usual = event.role in _USUAL_AT_EXIT or event.code in _STOPS
+        if how is None and later.after_success and is_usual and not self.files_with_ends and not self._failed:
+            return How.HAD_ENDED
+        return how
+
+    def _how_message(self, event: Event) -> How | None:
+        later, has_failed = event.later, self._has_failed_after(event)
+        if later.all_steps >= _MANY_STEPS or (later.is_labelled and later.own_steps >= _OWN_STEPS):
+            return How.WENT_ON
+        if later.own_steps >= _FILE_STEPS and not has_failed:
+            return How.WENT_ON
+        return How.SUCCEEDED if later.has_success and not has_failed else None
+
+    def _how_end(self, event: Event) -> How | None:
+        """Return how the job survived that a launcher or the scheduler ended it: by a later run in the same file.
+
+        A process that only the shell or the kernel reports as killed may be a helper of a job that succeeds later.
+        """
+        later = event.later
+        num_until_failure = later.all_steps - self._steps_after.get(event.source, later.all_steps)
+        is_run_over = later.has_success or num_until_failure >= _MANY_STEPS or event.code in _STOPS
         if later.all_steps >= _MANY_STEPS and is_run_over:
             return How.WENT_ON
-        if is_helper and not has_failed:
-            return How.SUCCEEDED
-    elif (
-        later.all_steps >= _MANY_STEPS
-        or (later.is_labelled and later.own_steps >= _OWN_STEPS)
-        or (later.own_steps >= _FILE_STEPS and not has_failed)
-    ):
-        return How.WENT_ON
-    elif later.has_success and not has_failed:
-        return How.SUCCEEDED
-    if later.after_success and not ends and not failed and (event.role in _USUAL_AT_EXIT or event.code in _STOPS):
-        return How.HAD_ENDED
-    return None
+        is_helper = event.rank is None and event.host is None and event.code == _ends.KILLED.code
+        return How.SUCCEEDED if is_helper and later.has_success and not self._has_failed_after(event) else None
+
+    def _how_uncaught(self, event: Event) -> How | None:
+        """Return how the job survived an exception with the stack of a whole program. It may be a helper's.
+
+        A program that ends so may still write lines that it printed before, so a few steps after it prove nothing.
+        """
+        how = self._how(event)
+        if how is not How.WENT_ON or event.later.all_steps >= _BUFFERED_STEPS:
+            return how
+        return How.SUCCEEDED if event.later.has_success and not self._has_failed_after(event) else None
 
 
 def _is_end(event: Event) -> bool:
@@ -117,17 +163,6 @@ def _is_end(event: Event) -> bool:
     """
     is_of_kernel = event.code == _ends.HOST_MEMORY.code and event.pid is not None
     return event.code in _OF_LAUNCHER and "error" not in event.facts and not event.kind.advisory and not is_of_kernel
-
-
-def _is_after(event: Event, other: Event) -> bool:
-    """Check whether an event may be later than another. Reports of launchers in other files may be."""
-    return event.line > other.line if event.source == other.source else _is_end(event)
-
-
-def _is_after_steps(event: Event, other: Event) -> bool:
-    """Check whether an event is later in the same file than another, with many steps between them."""
-    num_steps = other.later.all_steps - event.later.all_steps
-    return event.source == other.source and event.line > other.line and num_steps >= _MANY_STEPS
 
 
 def _latest_attempts(events: Sequence[Event]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from bench.core import plugins
 from bench.core.wrapping import quoted
-from bench.logs.progress import NOTHING_LATER, Later, ProgressReader, rank_label, stream_of
+from bench.logs.progress import NOTHING_LATER, WHOLE_PROGRAM, Later, ProgressReader, rank_label, stream_of
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
@@ -309,6 +309,8 @@ class EventReader:
         self._rest = rest[:_LONGEST_LINE]
         is_read = self._progress.wants(len(text))
         for raw in whole_lines:
+            if WHOLE_PROGRAM in raw:
+                self._progress.read_frame(self._number, raw)
             label = self._line(raw, near)
             if is_read:
                 self._progress.read(self._number, raw, label)
@@ -423,7 +425,7 @@ class EventReader:
                 place = len(self._events) - 1 if steps is not None else None
             self._seen[key] = (self._progress.num_marks, place)
             if event.role not in (Role.STATE, Role.PLACE):
-                self._progress.event_found()
+                self._progress.event_found(event.line, stream)
 
 
 def _with_label(event: Event) -> Event:

@@ -19,24 +19,25 @@ _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is n
 _BETWEEN_SAMPLES = 1 << 18  # characters
 _AFTER_EVENT, _ALTOGETHER = 1 << 20, 1 << 24  # characters that are read line by line, after one message and in one file
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200
+WHOLE_PROGRAM = ", in <module>"  # the first frame of the stack of an exception that no code of the program caught
+_LONGEST_STACK = 200  # lines
 _MOST_MARKS = 50  # steps of one kind that are kept after one message, at most; of later steps only the last
-_MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024
+_MOST_STREAMS, _MOST_KINDS, _MOST_REPORTS = 4_096, 32, 1_024
+_MOST = 1 << 62
 _STEPS_OF_EPOCH = 10  # an epoch has at least so many steps
 
 # A word of a line in lower case -> the pattern of a step. Each pattern begins with plain text, which is found quickly.
 _NUMBER = r"['\"]?[ \t:=\[#]{1,4}(\d{1,12})\b(?![.\w-])"
-_STEPS = tuple(
-    (word, re.compile(pattern))
-    for word, pattern in (
-        ("iter", rf"iter(?<![a-z]iter)(?:ation)?s?{_NUMBER}"),
-        ("step", rf"step(?<![a-z]step)s?{_NUMBER}"),
-        (" [", r"(?<![\d/.])(\d{1,12})/\d{1,12} \["),  # tqdm and Keras
-        ("epoch", r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6})"),
-        ("loss", r"loss(?<![a-z]loss)['\"]?[ \t:=]{1,4}-?(?:\d|nan)()"),
-        ("sav", r"sav(?:ed|ing) (?:the |final |model |a )*(?:checkpoint|model|weights)\b()"),
-    )
+_COUNTERS = (
+    ("iter", re.compile(rf"iter(?<![a-z]iter)(?:ation)?s?{_NUMBER}")),
+    ("step", re.compile(rf"step(?<![a-z]step)s?{_NUMBER}")),
+    ("/", re.compile(r"(?<![\d/.])(\d{1,12})/(\d{1,12})(?: \[|\])")),  # tqdm, Keras, `Epoch: [3][511/1736]`
 )
-_BAR, _EPOCH = " [", "epoch"
+_EPOCH = re.compile(r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6})")
+_WITHOUT_NUMBER = (
+    ("loss", re.compile(r"loss(?<![a-z]loss)['\"]?[ \t:=]{1,4}['\"]?-?(?:\d|nan)")),
+    ("sav", re.compile(r"sav(?:ed|ing) (?:the |final |model |a )*(?:checkpoint|model|weights)\b")),
+)
 # A line of an error may also name the step.
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
            "slurm", "srun:", "nccl", '  file "')  # fmt: skip
@@ -45,7 +46,7 @@ _DONE_WORDS = ("finish", "complet", "done", "succe", "exit", "passed", "stopped"
 _WORK = r"(?:pre-?|fine-?)?(?:training|tuning|run|job|workflow|application|worker group|main loop)"
 _DONE = re.compile(
     rf"\b{_WORK}\b(?:(?!\b(?:not|to|until|when|if|will|can|must|may)\b|n't\b)[^.;]){{0,60}}"
-    r"\b(?:finished|completed?|done|succeeded|successful(?:ly)?)\b"
+    r"\b(?:finished|completed?|done|succeeded|successful(?:ly)?)\b(?! iteration)"
     r"(?!\swith (?:non-?zero|(?:exit )?(?:code|status):? [1-9]))"
     rf"|\b(?:finished|completed|done with|end of) (?:the )?{_WORK}\b"
     r"|\bexits successfully\b|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?code:? ?0\b|\bexited normally\b"
@@ -82,6 +83,8 @@ class Later:
     `after_success`: whether success was reported before it, without a step between the report and the message.
     `num_restarts`: how often a launcher restarted the job before it.
     `restarts_left`: how often a launcher restarted the job after it.
+    `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
+        yet written may follow.
     `steps_since_restart`: the most steps of any process after the last restart.
     """
 
@@ -93,10 +96,48 @@ class Later:
     num_restarts: int = 0
     restarts_left: int = 0
     steps_since_restart: int = 0
+    is_uncaught: bool = False
 
 
 NOTHING_LATER = Later()
-_Marks = list[tuple[int, int]]  # (line, step or -1)
+
+
+class _Series:
+    """The steps of one kind: lines with their number, and the count of different steps so far.
+
+    Positions are kept for the first steps after a message only, and for the last step.
+    """
+
+    def __init__(self, factor: int) -> None:
+        """Begin without a step. `factor`: the steps between two numbers."""
+        self._factor = factor
+        self._marks: list[tuple[int, int, int]] = []
+        self._left, self._message = _MOST_MARKS, 0
+
+    def add(self, line: int, step: int | None, message: int) -> None:
+        """Add a step, which may have no number. `message`: the number of messages before it."""
+        if message != self._message:
+            self._left, self._message = _MOST_MARKS, message
+        count = self._marks[-1][2] if self._marks else 0
+        is_new = step is None or not self._marks or step != self._marks[-1][1]
+        mark = (line, -1 if step is None else step, count + is_new)
+        self._left -= 1
+        if self._left >= 0 or not self._marks:
+            self._marks.append(mark)
+        else:
+            self._marks[-1] = mark
+
+    def after(self, line: int) -> int:
+        """Return how many steps are known after a line: different steps, or the rise of their numbers."""
+        begin = bisect_right(self._marks, (line, _MOST, 0))
+        if begin == len(self._marks):
+            return 0
+        (_, first, count), (_, last, count_of_all) = self._marks[begin], self._marks[-1]
+        return max(count_of_all - count + 1, (last - first) * self._factor)
+
+    def any_between(self, line: int, other: int) -> bool:
+        """Check whether a step is known after a line and before another."""
+        return bisect_right(self._marks, (line, _MOST, 0)) < bisect_left(self._marks, (other, -2, 0))
 
 
 class ProgressReader:
@@ -105,10 +146,13 @@ class ProgressReader:
     def __init__(self) -> None:
         """Begin without any line."""
         self.num_marks = 0
-        self._marks: dict[tuple[str | None, str], _Marks] = {}
-        self._left: dict[tuple[str | None, str], int] = {}
+        self._num_messages = 0
+        self._series: dict[str, _Series] = {}  # the kind of step -> the steps of all processes
+        self._own_series: dict[str | None, dict[str, _Series]] = {}  # a process -> the kind of step -> its steps
         self._successes: list[int] = []
         self._restarts: list[int] = []
+        self._programs: dict[str | None, int] = {}  # a process -> the last line with the frame of a whole program
+        self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
 
@@ -134,10 +178,18 @@ class ProgressReader:
         num_before = text.count("\n", 0, len(text) - _SAMPLE)
         yield from enumerate(text[-_SAMPLE:].split("\n")[1:-1], start=num_before + 1)
 
-    def event_found(self) -> None:
+    def read_frame(self, number: int, raw: str) -> None:
+        """Read a line that contains `WHOLE_PROGRAM`."""
+        stream = stream_of(raw, rank_label(raw))
+        if stream in self._programs or len(self._programs) < _MOST_STREAMS:
+            self._programs[stream] = number
+
+    def event_found(self, number: int, stream: str | None) -> None:
         """Read the lines after a message that was just found one by one, and keep their steps."""
+        if number - self._programs.pop(stream, -_LONGEST_STACK) < _LONGEST_STACK:
+            self._uncaught.add(number)
         self._after_event = _AFTER_EVENT
-        self._left.clear()
+        self._num_messages += 1
 
     def read(self, number: int, raw: str, label: int | None) -> None:
         """Read one line.
@@ -156,38 +208,40 @@ class ProgressReader:
             _append(self._restarts, number)
             return
         is_error = any(word in text for word in _ERRORS)
-        unit = None if is_error else self._read_step(number, raw, text, label)
-        if unit == _EPOCH or (is_error and _NO_ERROR.search(text) is None):
+        is_epoch = not is_error and self._read_step(number, raw, text, label)
+        if is_epoch or (is_error and _NO_ERROR.search(text) is None):
             return
         if any(word in text for word in _DONE_WORDS) and _DONE.search(text) is not None:
             _append(self._successes, number)
 
-    def _read_step(self, number: int, raw: str, text: str, label: int | None) -> str | None:
-        """Read the step that a line names. Return the word for it, or None.
+    def _read_step(self, number: int, raw: str, text: str, label: int | None) -> bool:
+        """Read the step that a line names. Return whether the line is about an epoch only.
 
         `text`: the line in lower case.
         """
-        for word, pattern in _STEPS:
-            found = pattern.search(text) if word in text else None
-            if found is not None and not (word == _BAR and _OTHER_BAR.search(text)):
-                step = int(found[1]) if found[1] else -1
-                self._mark(number, (stream_of(raw, rank_label(raw) if label is None else label), word), step)
-                return word
-        return None
+        found: list[tuple[str, int | None]] = []
+        for word, pattern in _COUNTERS:
+            match = pattern.search(text) if word in text else None
+            if match is not None and not found and not (word == "/" and _OTHER_BAR.search(text)):
+                found.append((word + (match[2] if word == "/" else ""), int(match[1])))
+        is_counted = bool(found)
+        match = _EPOCH.search(text) if "epoch" in text else None
+        found += [("epoch", int(match[1]))] if match is not None else []
+        if not is_counted:
+            found += [(word, None) for word, pattern in _WITHOUT_NUMBER if word in text and pattern.search(text)]
+        for kind, step in found:
+            self._add(number, stream_of(raw, rank_label(raw) if label is None else label), kind, step)
+        return match is not None and not is_counted
 
-    def _mark(self, number: int, key: tuple[str | None, str], step: int) -> None:
+    def _add(self, number: int, stream: str | None, kind: str, step: int | None) -> None:
         self.num_marks += 1
-        marks = self._marks.get(key)
-        if marks is None:
-            if len(self._marks) >= _MOST_STREAMS:
-                return
-            marks = self._marks[key] = []
-        left = self._left.get(key, _MOST_MARKS)
-        self._left[key] = left - 1
-        if left > 0 or not marks:
-            marks.append((number, step))
-        else:
-            marks[-1] = (number, step)
+        if stream not in self._own_series and len(self._own_series) < _MOST_STREAMS:
+            self._own_series[stream] = {}
+        for series in (self._series, self._own_series.get(stream, {})):
+            if kind not in series and len(series) < _MOST_KINDS:
+                series[kind] = _Series(_STEPS_OF_EPOCH if kind == "epoch" else 1)
+            if kind in series:
+                series[kind].add(number, step, self._num_messages)
 
     def later(self, line: int, stream: str | None, rank: int | None) -> Later:
         """Return what the file shows after a message.
@@ -195,35 +249,26 @@ class ProgressReader:
         `stream`: what the message's line says about its process (`stream_of`).
         `rank`: the rank that the message names.
         """
-        own = {stream} if stream is not None else {str(rank)} if rank is not None else {None}
+        own = str(rank) if stream is None and rank is not None else stream
         last = self._restarts[-1] if self._restarts else 0
         before = bisect_left(self._restarts, line)
         success = bisect_left(self._successes, line)
         at = self._successes[success - 1] if success else 0
         return Later(
-            own_steps=max((self._steps(key, line) for key in self._marks if key[0] in own), default=0),
-            all_steps=max((self._steps(key, line) for key in self._marks), default=0),
-            is_labelled=None not in own,
+            own_steps=_most_after(self._own_series.get(own, {}), line),
+            all_steps=_most_after(self._series, line),
+            is_labelled=own is not None,
             has_success=bool(self._successes) and self._successes[-1] > max(line, last),
-            after_success=bool(success) and not any(self._any(key, at, line) for key in self._marks),
+            after_success=bool(success) and not any(series.any_between(at, line) for series in self._series.values()),
             num_restarts=before,
             restarts_left=len(self._restarts) - before,
-            steps_since_restart=max((self._steps(key, last) for key in self._marks), default=0),
+            is_uncaught=line in self._uncaught,
+            steps_since_restart=_most_after(self._series, last),
         )
 
-    def _any(self, key: tuple[str | None, str], begin: int, end: int) -> bool:
-        marks = self._marks[key]
-        return bisect_right(marks, (begin, 1 << 62)) < bisect_left(marks, (end, -2))
 
-    def _steps(self, key: tuple[str | None, str], line: int) -> int:
-        """Return how many steps of one kind are known after a line: its counted lines, or the rise of their numbers."""
-        marks = self._marks[key]
-        begin = bisect_right(marks, (line, 1 << 62))
-        if begin == len(marks):
-            return 0
-        first, last = marks[begin][1], marks[-1][1]
-        factor = _STEPS_OF_EPOCH if key[1] == _EPOCH else 1
-        return max(len(marks) - begin, (last - first) * factor)
+def _most_after(series: dict[str, _Series], line: int) -> int:
+    return max((steps.after(line) for steps in series.values()), default=0)
 
 
 def rank_label(raw: str) -> int | None:

@@ -32,6 +32,8 @@ def steps(count: int, label: str = "", first: int = 100) -> str:
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB\n"
 VALUE = "ValueError: bad batch\n"
+UNCAUGHT = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    main()\n' + VALUE
+PREEMPTED = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-03-21T02:07:08 DUE TO PREEMPTION ***\n"
 DONE = "Training completed\n"
 EXITED = "srun: error: node7: task 3: Exited with exit code 1\n"
 KILLED = "srun: error: node2: task {}: Killed\n"
@@ -91,6 +93,12 @@ DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1i
         + steps(2),
         # an earlier run in the same file
         VALUE + EXITED + steps(60, first=0) + DONE,
+        # a helper's exception, and one that a program printed
+        UNCAUGHT + steps(500),
+        UNCAUGHT + steps(60) + DONE,
+        UNCAUGHT.replace("<module>", "train") + steps(60),
+        # a job that the scheduler stopped and started again
+        PREEMPTED + steps(60),
         # states of the kernel and of Kubernetes
         PORT.format("error") + PORT.format("active"),
         XID.format("63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping"),
@@ -139,6 +147,11 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         ("[rank1]: " + VALUE + RESTART + FAILED, ("python-error", 1, 1)),
         ("[rank1]: " + VALUE + RESTART + steps(9) + EXITED, ("exited", 3, 12)),
         ("[rank1]: " + VALUE + RESTART, ("python-error", 1, 1)),
+        # a program writes its last lines after its exception
+        (steps(60) + UNCAUGHT + steps(60), ("python-error", None, 64)),
+        (UNCAUGHT + steps(60) + EXITED, ("python-error", 3, 4)),
+        (UNCAUGHT + EXITED + steps(60, first=0) + "KeyError: 'x'\n", ("python-error", None, 66)),
+        (PREEMPTED, ("cancelled", None, 1)),
         # runs one after another in one file
         (VALUE + EXITED + steps(60, first=0) + "KeyError: 'x'\n" + KILLED.format(5), ("python-error", None, 63)),
         # states of the kernel and of Kubernetes
@@ -235,14 +248,14 @@ def test_the_page_shows_what_the_job_survived(tmp_path: Path, capsys: pytest.Cap
     crash = crash_in("[rank2]: " + OOM + steps(60, "[rank2]: ") + "[rank3]: " + VALUE)
     assert crash is not None
     [line] = crash.survived
-    assert (line.facts["ranks"], line.facts["line"], line.facts["num_steps"]) == ([2], 1, 59)
+    assert (line.facts["ranks"], line.facts["line"], line.facts["num_steps"]) == ([2], 1, 60)
     for page in (crash_page.text(crash), crash_page.markdown(crash)):
-        assert "rank 2: the GPU has no memory left (0.log:1); the job went on for 59 steps after it" in "\n".join(page)
+        assert "rank 2: the GPU has no memory left (0.log:1); the job went on for 60 steps after it" in "\n".join(page)
     assert crash.to_dict()["survived"][0]["code"] == "survived"
     log = tmp_path / "job.log"
     log.write_text("[rank2]: " + OOM + steps(60, "[rank2]: "))
     assert main(["explain", str(log)]) == EXIT_USAGE
-    assert "went on for 59 steps" in " ".join(capsys.readouterr().err.split())
+    assert "went on for 60 steps" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_that_failed_has_a_cause_even_if_it_survived_every_message() -> None:
