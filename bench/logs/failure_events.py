@@ -292,6 +292,7 @@ class EventReader:
         self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line occurred
         self._number = 1
         self._rest, self._end = "", ""
+        self._unread: tuple[int, str] | None = None  # the first line and the text of the last piece without samples
         # the hints in the last piece; a line with such a hint may continue in the next piece
         self._near: list[tuple[str, EventFormat]] = []
 
@@ -305,6 +306,7 @@ class EventReader:
         if not near and not any(reader.is_open for reader in self._formats):
             self._skip(text)
             return
+        self._unread = None
         *whole_lines, rest = (self._rest + text).split("\n")
         self._rest = rest[:_LONGEST_LINE]
         is_read = self._progress.wants(len(text))
@@ -318,6 +320,9 @@ class EventReader:
 
     def events(self, source: str = "") -> tuple[Event, ...]:
         """Return all events of the text in order. Call this method once, after the last piece."""
+        if self._unread is not None:
+            begin, text = self._unread
+            self._read_skipped(begin, self._progress.samples(text, is_last=True))
         if self._rest:
             self._progress.read(self._number, self._rest, self._line(self._rest, self._hints))
             self._rest = ""
@@ -336,14 +341,22 @@ class EventReader:
         This line may continue in the next piece.
         """
         ended = text.count("\n")
-        is_read = self._progress.wants(len(text))
-        if ended:
-            begun = self._rest + text
-            for number, raw in enumerate(begun.split("\n")[:-1]) if is_read else self._progress.samples(begun):
-                label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
-                self._progress.read(self._number + number, raw, label)
+        begun = self._rest + text
+        if self._progress.wants(len(text)):
+            self._read_skipped(self._number, enumerate(begun.split("\n")[:-1]))
+        elif ended:
+            is_sampled = self._read_skipped(self._number, self._progress.samples(begun))
+            self._unread = None if is_sampled else (self._number, begun)
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
+
+    def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]]) -> bool:
+        """Read how the job went on from some lines without a known word. Return whether there is a line."""
+        number = None
+        for number, raw in lines:
+            label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
+            self._progress.read(begin + number, raw, label)
+        return number is not None
 
     def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> int | None:
         """Read the events of a line. Return the rank that srun printed before it."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is not read completely
-_BETWEEN_SAMPLES = 1 << 18  # characters
+_BETWEEN_SAMPLES = 1 << 20  # characters
 _AFTER_EVENT, _ALTOGETHER = 1 << 20, 1 << 24  # characters that are read line by line, after one message and in one file
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200
 WHOLE_PROGRAM = ", in <module>"  # the first frame of the stack of an exception that no code of the program caught
@@ -168,12 +168,18 @@ class ProgressReader:
         self._altogether -= num_chars if wanted else 0
         return wanted
 
-    def samples(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield (number of line ends before it, line) for some complete lines at the begin and at the end of a text."""
+    def samples(self, text: str, is_last: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (number of line ends before it, line) for some complete lines at the begin and at the end of a text.
+
+        Yield nothing if samples were taken shortly before, unless the text is the last one.
+        """
         self._not_sampled += len(text)
-        if len(text) <= 2 * _SAMPLE or self._not_sampled < _BETWEEN_SAMPLES:
+        if self._not_sampled < _BETWEEN_SAMPLES and not is_last:
             return
         self._not_sampled = 0
+        if len(text) <= 2 * _SAMPLE:
+            yield from enumerate(text.split("\n")[:-1])
+            return
         yield from enumerate(text[:_SAMPLE].split("\n")[:-1])
         num_before = text.count("\n", 0, len(text) - _SAMPLE)
         yield from enumerate(text[-_SAMPLE:].split("\n")[1:-1], start=num_before + 1)
