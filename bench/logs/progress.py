@@ -42,22 +42,35 @@ _WITHOUT_NUMBER = (
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
            "slurm", "srun:", "nccl", '  file "')  # fmt: skip
 _OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][\w .()-]{2,60}):\s+\d{1,3}%\|")
-_DONE_WORDS = ("finish", "complet", "done", "succe", "exit", "passed", "stopped", "train_runtime", "out of bounds")
-_WORK = r"(?:pre-?|fine-?)?(?:training|tuning|run|job|workflow|application|worker group|main loop)"
+_DONE_WORDS = (
+    "training time",
+    "finish",
+    "complet",
+    "done",
+    "succe",
+    "exit",
+    "passed",
+    "stopped",
+    "train_runtime",
+    "out of bounds",
+)
+_WORK = r"(?:pre-?|fine-?)?(?:training|tuning|optimi[sz]ation|experiment|run|job|workflow|application|worker group)"
 _DONE = re.compile(
     rf"\b{_WORK}\b(?:(?!\b(?:not|to|until|when|if|will|can|must|may)\b|n't\b)[^.;]){{0,60}}"
     r"\b(?:finished|completed?|done|succeeded|successful(?:ly)?)\b(?! iteration)"
     r"(?!\swith (?:non-?zero|(?:exit )?(?:code|status):? [1-9]))"
-    rf"|\b(?:finished|completed|done with|end of) (?:the )?{_WORK}\b"
+    rf"|\b(?:finished|completed|done(?: with)?|end of) (?:the )?{_WORK}\b"
+    r"|\b(?:total )?training time:? \d|\b(?:finished|completed) successfully\b|\bsuccessfully (?:finished|completed)\b"
+    r"|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bcompleted\s+0:0\b"
     r"|\bexits successfully\b|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?code:? ?0\b|\bexited normally\b"
-    r"|`trainer\.fit` stopped: `max_|\btrain_runtime\b|\b(?:status|phase):? +'?succeeded\b"
+    r"|`trainer\.fit` stopped: `max_|\btrain_runtime\b|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b"
     r"|\breason:\s+completed\b|=+ \d+ passed\b|^\s*(?:all )?done[.!]?\s*$|# out of bounds values : 0 ok"
 )
-_NO_ERROR = re.compile(r"\b(?:code:? ?0|0 ok)\b")  # in a line that also has a word of an error
+_NO_ERROR = re.compile(r"\b(?:code:? ?0|0 ok|0:0)\b")  # in a line that also has a word of an error
 _RESTART_WORDS = ("restart", "reque", "retry")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
-    r"|\bneed to restart the pod\b|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
+    r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b|^restarting\b"
 )
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee

@@ -99,6 +99,8 @@ DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1i
         UNCAUGHT.replace("<module>", "train") + steps(60),
         # a job that the scheduler stopped and started again
         PREEMPTED + steps(60),
+        # a helper of a job that succeeds
+        "./monitor.sh: line 9: 4712 Killed  sleep 1000\n" + DONE,
         # states of the kernel and of Kubernetes
         PORT.format("error") + PORT.format("active"),
         XID.format("63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping"),
@@ -129,6 +131,7 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         # a launcher reports a failure: success of one rank, or steps of others, prove nothing
         ("[rank3]: " + VALUE + "[rank0]: Training completed\n" + EXITED, ("python-error", 3, 1)),
         (DONE + CLOSED + EXITED, ("exited", 3, 3)),
+        (DONE + RETRIED + EXITED, ("ib-retry-exceeded", None, 2)),
         (EXITED + steps(60), ("exited", 3, 1)),
         (
             DONE + "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-03-21T02:07:08 DUE TO TIME LIMIT ***\n",
@@ -173,6 +176,8 @@ def test_a_launchers_report_in_another_file_also_counts() -> None:
     assert crash_in(worker) is None
     crash = crash_in(worker, EXITED)
     assert crash is not None and crash.first.code == "exited"
+    crash = crash_in(DONE + RETRIED, EXITED)
+    assert crash is not None and crash.first.code == "ib-retry-exceeded"
 
 
 def test_different_exceptions_are_different_causes() -> None:
