@@ -70,7 +70,8 @@ _NO_ERROR = re.compile(r"\b(?:code:? ?0|0 ok|0:0)\b")  # in a line that also has
 _RESTART_WORDS = ("restart", "reque", "retry")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
-    r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
+    r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b"
+    r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b|^restarting\b"
 )
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
