@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.core.codes import Coded
-from bench.explain.crash_causes import DEATHS, FAILS, LOSSES
+from bench.explain.crash_causes import DEATHS, FAILS, FOLLOWS, LOSSES
 from bench.explain.crash_facts import who, words
 from bench.explain.crash_messages import CrashCode
 from bench.logs.events import _ends, launchers, nccl_warn
@@ -128,7 +128,9 @@ class _Judgement:
         later, has_failed = event.later, self._has_failed_after(event)
         if later.all_steps >= _MANY_STEPS or (later.is_labelled and later.own_steps >= _OWN_STEPS):
             return How.WENT_ON
-        if later.own_steps >= _FILE_STEPS and not has_failed:
+        # A lost connection is a consequence. If nothing failed, it does not matter whose steps follow.
+        steps = later.all_steps if event.role in FOLLOWS else later.own_steps
+        if steps >= _FILE_STEPS and not has_failed:
             return How.WENT_ON
         return How.SUCCEEDED if later.has_success and not has_failed else None
 

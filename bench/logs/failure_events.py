@@ -310,10 +310,16 @@ class EventReader:
         *whole_lines, rest = (self._rest + text).split("\n")
         self._rest = rest[:_LONGEST_LINE]
         is_read = self._progress.wants(len(text))
-        for raw in whole_lines:
+        num_messages = self._progress.num_messages
+        for index, raw in enumerate(whole_lines):
             if WHOLE_PROGRAM in raw:
                 self._progress.read_frame(self._number, raw)
             label = self._line(raw, near)
+            if not is_read and self._progress.num_messages > num_messages:
+                is_read = True
+                for earlier in range(index):  # the program may have reported success shortly before
+                    self._progress.read(self._number - index + earlier, whole_lines[earlier], None)
+                self._progress.num_messages += 1
             if is_read:
                 self._progress.read(self._number, raw, label)
             self._number += 1

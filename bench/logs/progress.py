@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is not read completely
 _BETWEEN_SAMPLES = 1 << 20  # characters
-_AFTER_EVENT, _ALTOGETHER = 1 << 20, 1 << 24  # characters that are read line by line, after one message and in one file
+_AFTER_EVENT, _ALTOGETHER = 1 << 18, 1 << 24  # characters that are read line by line, after one message and in one file
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200
 WHOLE_PROGRAM = ", in <module>"  # the first frame of the stack of an exception that no code of the program caught
 _LONGEST_STACK = 200  # lines
@@ -40,7 +40,7 @@ _WITHOUT_NUMBER = (
 )
 # A line of an error may also name the step.
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
-           "slurm", "srun:", "nccl", '  file "')  # fmt: skip
+           "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "')  # fmt: skip
 _OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][\w .()-]{2,60}):\s+\d{1,3}%\|")
 _DONE_WORDS = (
     "training time",
@@ -160,7 +160,7 @@ class ProgressReader:
     def __init__(self) -> None:
         """Begin without any line."""
         self.num_marks = 0
-        self._num_messages = 0
+        self.num_messages = 0
         self._series: dict[str, _Series] = {}  # the kind of step -> the steps of all processes
         self._own_series: dict[str | None, dict[str, _Series]] = {}  # a process -> the kind of step -> its steps
         self._successes: list[int] = []
@@ -209,7 +209,7 @@ class ProgressReader:
         if number - self._programs.pop(stream, -_LONGEST_STACK) < _LONGEST_STACK:
             self._uncaught.add(number)
         self._after_event = _AFTER_EVENT
-        self._num_messages += 1
+        self.num_messages += 1
 
     def read(self, number: int, raw: str, label: int | None) -> None:
         """Read one line.
@@ -261,7 +261,7 @@ class ProgressReader:
             if kind not in series and len(series) < _MOST_KINDS:
                 series[kind] = _Series(_STEPS_OF_EPOCH if kind == "epoch" else 1)
             if kind in series:
-                series[kind].add(number, step, self._num_messages)
+                series[kind].add(number, step, self.num_messages)
 
     def later(self, line: int, stream: str | None, rank: int | None) -> Later:
         """Return what the file shows after a message.

@@ -71,6 +71,8 @@ DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1i
         OOM + LIGHTNING,
         "[rank2]: " + OOM + MEGATRON,
         "[rank2]: " + VALUE + EPOCHS,
+        # a lost connection that ended no process
+        STORE + steps(9),
         # many steps of other processes
         "[rank3]: " + VALUE + steps(60),
         PORT.format("error") + steps(60),
@@ -128,6 +130,7 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         (VALUE + "job finished with exit code 1\n", ("python-error", None, 1)),
         ("[rank3]: " + VALUE + DOWNLOAD, ("python-error", 3, 1)),
         ("[rank3]: " + VALUE + "error: step 200 failed\n" * 60, ("python-error", 3, 1)),
+        (CLOSED + steps(2), ("connection-closed", 1, 1)),
         # a launcher reports a failure: success of one rank, or steps of others, prove nothing
         ("[rank3]: " + VALUE + "[rank0]: Training completed\n" + EXITED, ("python-error", 3, 1)),
         (DONE + CLOSED + EXITED, ("exited", 3, 3)),

@@ -126,6 +126,15 @@ def test_a_long_log_is_read_by_samples_only_and_its_end_is_known() -> None:
     assert event.later.all_steps >= 98_000 and event.later.has_success
 
 
+def test_the_lines_around_a_late_message_of_a_long_log_are_read() -> None:
+    filler = "nothing of interest\n" * 100_000
+    lines = "Training completed\n" + ERROR + "Restarting the workers\nstep 1\nstep 4\n" + filler
+    for text in (filler + lines, "Failures: none\n" + filler + lines, ERROR.replace("bad", "x") + filler + lines):
+        event = pieces(text, 1 << 18).events()[-1]
+        later = event.later
+        assert (later.after_success, later.restarts_left, later.steps_since_restart, later.own_steps) == (True, 1, 3, 3)
+
+
 def test_an_equal_message_after_further_steps_is_kept() -> None:
     text = ERROR + "step 1\n" + ERROR + "step 2\n" + ERROR + ERROR
     assert [event.line for event in pieces(text, 100).events()] == [1, 5]
