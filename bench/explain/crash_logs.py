@@ -9,9 +9,11 @@ from pathlib import Path, PurePath
 
 from bench.core.codes import Coded
 from bench.core.log_traits import log_traits
-from bench.explain.crash import Crash, crash_of, words
+from bench.explain.crash import Crash, crash_of
+from bench.explain.crash_facts import words
 from bench.explain.crash_messages import CrashCode
 from bench.explain.log_hints import Hint
+from bench.explain.survived import set_aside, survived_lines
 from bench.logs.events import flight_recorder, nccl_inspector
 from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
 from bench.logs.foreign import OK, ForeignRun
@@ -51,7 +53,9 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
     marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
     events = [event for each in logs for event in each.events if event.role == Role.STATE or event.kind.advisory]
     states = [words(event) if event.role == Role.STATE else _warned(event) for event in events]
-    shown = [*dict.fromkeys(marked), *dict.fromkeys(states)]
+    _, survived = set_aside([event for each in logs for event in each.events])
+    harmless = [line.text for line in survived_lines(survived)]
+    shown = [*harmless, *dict.fromkeys(marked), *dict.fromkeys(states)]
     if not shown:
         return None
     sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]

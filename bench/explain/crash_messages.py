@@ -13,6 +13,12 @@ class CrashCode(OptionalPartsCode):
         "consequence",
         "<{who}: >{what}< ({count} messages)> ({where})",
     )
+    SURVIVED = (
+        "survived",
+        "<{who}: >{what}< ({count} messages)> ({where})<; the job went on for {num_steps:n step} after it>"
+        "<succeeded?; the job ended with success after it><had_ended?, after the job had ended with success>"
+        "<restarted?; a launcher restarted the job after it><recovered?; the port became active again>",
+    )
     NO_FAILURE = (
         "no-failure",
         "{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}. Give explain the complete "

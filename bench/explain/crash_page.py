@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from bench.core.codes import Coded
 from bench.core.units import format_duration
-from bench.explain.crash import Crash, words
+from bench.explain.crash import Crash
+from bench.explain.crash_facts import words
 from bench.explain.reason import Reason
 from bench.logs.failure_events import Event, Role
 
@@ -93,6 +94,8 @@ def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
     """Yield (heading, lines) for each section of remarks that is not empty."""
     if crash.consequences:
         yield "What followed from it", crash.consequences
+    if crash.survived:
+        yield "What the job survived", crash.survived
     if crash.unknown:
         yield "What the text does not show", crash.unknown
 

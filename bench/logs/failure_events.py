@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from bench.core import plugins
 from bench.core.wrapping import quoted
+from bench.logs.progress import NOTHING_LATER, WHOLE_PROGRAM, Later, ProgressReader, rank_label, stream_of
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
@@ -27,7 +28,7 @@ _MOST_EVENTS = 20_000  # events that are kept for one file, at most
 _MOST_ALIKE = 4_000  # events of one type that are kept for one file, at most
 _LONGEST_LINE = 4_000
 _LONGEST_PRINTED = 240
-_LONGEST_HINT, _LONGEST_LABEL = 64, 200
+_LONGEST_HINT = 64
 _HEAD = 4_096
 
 
@@ -76,6 +77,7 @@ class Event:
     `ranks`: the ranks that the message names as missing.
     `printed`: the shortened text of the message.
     `label`: the rank that a launcher printed before the first line of the message.
+    `later`: what the file shows after the message.
     """
 
     kind: MessageKind
@@ -94,6 +96,7 @@ class Event:
     source: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     label: int | None = None
+    later: Later = NOTHING_LATER
 
     @property
     def code(self) -> str:
@@ -204,8 +207,6 @@ _TIMES = re.compile(
     r")"
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
-_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 _TEST_LABEL = re.compile(r"^\s*(\d{1,6}): Test (?:command|timeout computed to be): ")  # printed by ctest before a test
@@ -281,13 +282,17 @@ class EventReader:
         self._hints = [(hint, reader) for reader in self._formats for hint in reader.hints]
         self._events: list[Event] = []
         self._num_of: dict[str, int] = {}
-        self._seen: set[tuple[Any, ...]] = set()
+        # an event -> the steps that were known before it, and the place of an equal event after further steps
+        self._seen: dict[tuple[Any, ...], tuple[int, int | None]] = {}
+        self._progress = ProgressReader()
+        self._streams: dict[int, str | None] = {}  # the line of an event -> the process that printed it
         # a number before lines -> how often it occurred; a repeated number is a rank and not a line number
         self._labels: dict[int, int] = {}
         self._tests: set[int] = set()  # a number that is that of a test; ctest prints it before each line of the test
         self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line occurred
         self._number = 1
         self._rest, self._end = "", ""
+        self._unread: tuple[int, str] | None = None  # the first line and the text of the last piece without samples
         # the hints in the last piece; a line with such a hint may continue in the next piece
         self._near: list[tuple[str, EventFormat]] = []
 
@@ -301,21 +306,40 @@ class EventReader:
         if not near and not any(reader.is_open for reader in self._formats):
             self._skip(text)
             return
+        self._unread = None
         *whole_lines, rest = (self._rest + text).split("\n")
         self._rest = rest[:_LONGEST_LINE]
-        for raw in whole_lines:
-            self._line(raw, near)
+        is_read = self._progress.wants(len(text))
+        num_messages = self._progress.num_messages
+        for index, raw in enumerate(whole_lines):
+            if WHOLE_PROGRAM in raw:
+                self._progress.read_frame(self._number, raw)
+            label = self._line(raw, near)
+            if not is_read and self._progress.num_messages > num_messages:
+                is_read = True
+                for earlier in range(index):  # the program may have reported success shortly before
+                    self._progress.read(self._number - index + earlier, whole_lines[earlier], None)
+                self._progress.num_messages += 1
+            if is_read:
+                self._progress.read(self._number, raw, label)
             self._number += 1
 
     def events(self, source: str = "") -> tuple[Event, ...]:
         """Return all events of the text in order. Call this method once, after the last piece."""
+        if self._unread is not None:
+            begin, text = self._unread
+            self._read_skipped(begin, self._progress.samples(text, is_last=True))
         if self._rest:
-            self._line(self._rest, self._hints)
+            self._progress.read(self._number, self._rest, self._line(self._rest, self._hints))
             self._rest = ""
         for reader in self._formats:
             self._keep(reader.finish())
         found = sorted(self._events, key=lambda event: event.line)
-        return tuple(replace(event, source=source) for event in found)
+        return tuple(replace(event, source=source, later=self._later(event)) for event in found)
+
+    def _later(self, event: Event) -> Later:
+        stream = self._streams.get(event.line) or (str(event.label) if event.label is not None else None)
+        return self._progress.later(event.line, stream, event.rank)
 
     def _skip(self, text: str) -> None:
         """Skip a piece of text that contains no known word, but keep its last line.
@@ -323,19 +347,34 @@ class EventReader:
         This line may continue in the next piece.
         """
         ended = text.count("\n")
+        begun = self._rest + text
+        if self._progress.wants(len(text)):
+            self._read_skipped(self._number, enumerate(begun.split("\n")[:-1]))
+        elif ended:
+            is_sampled = self._read_skipped(self._number, self._progress.samples(begun))
+            self._unread = None if is_sampled else (self._number, begun)
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
 
-    def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> None:
+    def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]]) -> bool:
+        """Read how the job went on from some lines without a known word. Return whether there is a line."""
+        number = None
+        for number, raw in lines:
+            label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
+            self._progress.read(begin + number, raw, label)
+        return number is not None
+
+    def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> int | None:
+        """Read the events of a line. Return the rank that srun printed before it."""
         readers = [reader for reader in self._formats if reader.is_open]
         readers += [reader for hint, reader in near if hint in raw]
         label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
         if not readers:
-            return
+            return label
         raw = _lines.without_colours(raw[:_LONGEST_LINE])
         if self._is_frequent(raw) and not any(reader.is_open for reader in readers):
-            return
-        rank = _rank_label(raw)
+            return label
+        rank = rank_label(raw)
         rank = label if rank is None else rank
         readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
         for piece in raw.split("\r") if "\r" in raw else (raw,):
@@ -346,7 +385,8 @@ class EventReader:
                 is_read |= any(other.claimed == self._number for other in readers)
                 if not (reader.is_general and is_read):
                     found += reader.read(line)
-            self._keep(found)
+            self._keep(found, stream_of(raw, rank))
+        return label
 
     def _is_frequent(self, raw: str) -> bool:
         """Check whether many earlier lines were equal to this line, apart from numbers.
@@ -376,24 +416,35 @@ class EventReader:
             self._labels[rank] = self._labels.get(rank, 0) + 1
         return rank if self._labels.get(rank, 0) > 1 else None
 
-    def _keep(self, events: Iterable[Event]) -> None:
+    def _keep(self, events: Iterable[Event], stream: str | None = None) -> None:
+        """Keep new events. Of equal events, keep the first one, and the last one if the job went on between them.
+
+        `stream`: the process that printed the line.
+        """
         for event in map(_with_label, events):
             number = self._num_of.get(event.code, 0)
             named = event.rank is not None or event.pid is not None
             reporter = event.facts.get("reported_by")
             where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks, reporter)
-            key = (event.code, event.kind.advisory, *where, "" if named else event.printed)
-            if key in self._seen or number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
+            attempt = self._progress.num_restarts if event.role not in (Role.STATE, Role.PLACE) else 0
+            key = (event.code, event.kind.advisory, attempt, *where, "" if named else event.printed)
+            steps, place = self._seen.get(key, (None, None))
+            is_later = steps is not None and event.role not in (Role.STATE, Role.PLACE)
+            if steps is not None and not (is_later and self._progress.num_marks > steps):
                 continue
-            self._seen.add(key)
-            self._num_of[event.code] = number + 1
-            self._events.append(event)
-
-
-def _rank_label(raw: str) -> int | None:
-    """Return the rank that torch, torchrun or mpirun printed before a line; None for a line without a rank."""
-    found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
-    return int(found[1]) if found else None
+            if event.line == self._number:
+                self._streams[event.line] = stream
+            if place is not None:
+                self._events[place] = event
+            elif number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
+                continue
+            else:
+                self._events.append(event)
+                self._num_of[event.code] = number + 1
+                place = len(self._events) - 1 if steps is not None else None
+            self._seen[key] = (self._progress.num_marks, place)
+            if event.role not in (Role.STATE, Role.PLACE):
+                self._progress.event_found(event.line, stream)
 
 
 def _with_label(event: Event) -> Event:

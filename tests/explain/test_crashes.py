@@ -112,7 +112,7 @@ def test_an_error_of_the_network_is_a_consequence_if_a_process_died_before() -> 
     assert answer(alone)[:2] == ("ib-retry-exceeded", 1)
     assert alone is not None and alone.first.peer == "10.0.0.3<4>"
     assert answer(crash_of(events_of(f"{WORLD}\n{died}{retry}")))[:2] == ("killed", 2)
-    assert answer(crash_of(events_of(f"{WORLD}\n{retry}{died}")))[0] == "ib-retry-exceeded"
+    assert answer(crash_of(events_of(f"{WORLD}\n{retry}{died}")))[:2] == ("killed", 2)  # the launcher reports late
 
 
 def test_an_error_after_a_lost_connection_is_a_consequence() -> None:

@@ -36,6 +36,13 @@ _NO_IMAGE = MessageKind(
     "correct the image's name or tag, or give the pod a secret for its registry",
     "kubectl describe pod POD",
 )
+_MEMORY = replace(
+    _ends.HOST_MEMORY,
+    what="a container used more memory than its limit",
+    step="raise the container's memory limit, or lower the number of data-loader workers",
+    command="kubectl describe pod POD",
+)
+_EARLIER_MEMORY = replace(_MEMORY, advisory=True)  # of a container that runs again
 _SIGNS = (
     (r"Failed to pull image \"(?P<image>[^\"]{1,500})\": (?P<reason>.*)", _NO_IMAGE),
     (
@@ -53,12 +60,7 @@ _SIGNS = (
     (r"(?P<reason>Preempted (?:by|in order to admit) .*)", _EVICTED),
     (
         r"\bReason:\s+OOMKilled|\bOOMKilled\b.*\bexit code:? 137",
-        replace(
-            _ends.HOST_MEMORY,
-            what="a container used more memory than its limit",
-            step="raise the container's memory limit, or lower the number of data-loader workers",
-            command="kubectl describe pod POD",
-        ),
+        _MEMORY,
     ),
     (
         r"(?:\bNodeNotReady\b|Node is not ready)",
@@ -78,6 +80,8 @@ _PULLED = re.compile(
     r"Container image \"(?P<image_2>[^\"]{1,500})\" already present on machine"
 )
 _STARTED = re.compile(r"(?:Started|Created) container\b|Container (?:started|created)\b")
+_STATE = re.compile(r"^\s*(?P<last>Last )?State:\s{1,40}(?P<state>\w{1,40})")
+_LONGEST_STATE = 6  # lines from a container's last state to the reason for its end
 _LONGEST_DESCRIPTION = 300  # lines
 _MOST_KEPT = 4_000
 
@@ -87,7 +91,7 @@ class PodEvents(SignFormat):
 
     A pod without a node or image is no failure if the text also says that the pod got a node or the image, or that its
     containers started. Such a line without a pod is about any pod, because the output of `kubectl describe pod` names
-    its pod only at the beginning.
+    its pod only at the beginning. An earlier end of a container is no failure if the container runs now.
     """
 
     hints = (
@@ -103,6 +107,7 @@ class PodEvents(SignFormat):
         "Container started",
         "Container created",
         "Name: ",
+        "State: ",
         "low on resource",
         "had condition",
         "torage usage",
@@ -121,16 +126,25 @@ class PodEvents(SignFormat):
         self._placed: set[str | None] = set()  # pods with a node; None is a pod without a name
         self._pulled: set[tuple[str | None, str]] = set()  # a pod, and an image that it got
         self._described: tuple[int, str] | None = None  # the line and the pod of the last description
+        self._state = ""  # the present state of the container that is described
+        self._last_state = 0  # the line with the last state of a container that runs now
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of one line, except those of pods without a node or image."""
         if (found := _NAME.match(line.raw)) is not None:
             self._described = (line.number, found["pod"])
             return
+        if (state := _STATE.match(line.raw)) is not None:
+            if state["last"] is None:
+                self._state = state["state"]
+            self._last_state = line.number if state["last"] and self._state == "Running" else 0
+            return
         pod = self._pod(line)
         self._read_success(line.text, pod)
         for event in super().read(line):
-            if event.kind not in (_NO_NODE, _NO_IMAGE):
+            if event.kind is _MEMORY and self._last_state and line.number - self._last_state <= _LONGEST_STATE:
+                yield replace(event, kind=_EARLIER_MEMORY)
+            elif event.kind not in (_NO_NODE, _NO_IMAGE):
                 yield event
             elif len(self._waiting) < _MOST_KEPT:
                 self._waiting.append(event if pod is None else replace(event, facts={**event.facts, "pod": pod}))

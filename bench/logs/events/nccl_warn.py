@@ -12,6 +12,17 @@ from typing import Any
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, Sign, event_of
 
+PORT_EVENT = MessageKind(
+    "ib-port-event",
+    Role.NETWORK,
+    "the NIC<, {hca},> reported an event: {event}",
+    0.8,  # explains retries that other ranks report later
+    "check that the port is up, and check its cable and switch port",
+    "ibstat; dmesg -T | grep mlx5",
+)
+SUBNET_EVENT = MessageKind(
+    "ib-subnet-event", Role.STATE, "the NIC<, {hca},> reported an event that is not an error: {event}"
+)
 _PLACE = re.compile(
     r"(?:(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10} )?\[(?P<device>\d{1,4})\]\s.{0,200}?NCCL WARN (?P<message>.*)"
 )
@@ -96,23 +107,12 @@ _SIGNS = (
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?async event\s?:? ?(?:on \S+ .*?: )?(?P<event>"
         r"client reregistration|LID change|SM change|P_Key change|GID table change|port active|SRQ limit|last WQE|"
         r"send queue drained|communication established|path migrated).*",
-        MessageKind(
-            "ib-subnet-event",
-            Role.STATE,
-            "the NIC<, {hca},> reported an event that is not an error: {event}",
-        ),
+        SUBNET_EVENT,
     ),
     _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?(?:async (?:fatal )?event|non-fatal async event)\s?:? ?"
         r"(?:on \S+ .*?: )?(?P<event>.*)",
-        MessageKind(
-            "ib-port-event",
-            Role.NETWORK,
-            "the NIC<, {hca},> reported an event: {event}",
-            0.8,  # explains retries that other ranks report later
-            "check that the port is up, and check its cable and switch port",
-            "ibstat; dmesg -T | grep mlx5",
-        ),
+        PORT_EVENT,
     ),
     _sign(
         r"(?:peer (?P<peer>\S+) )?collective mismatch error,? local size (?P<local_bytes>\d+) remote(?: size)? "

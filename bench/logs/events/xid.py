@@ -83,6 +83,8 @@ _CONSEQUENCES = (45, 154)
 _NONFATAL = re.compile(r"\bNon-?fatal\b", re.IGNORECASE)  # Xid 144 to 150 state how severe they are
 _OFF_BUS = 79
 _FELL_OFF = MessageKind("xid-79", Role.CAUSE, "GPU {bus}: " + _CATALOGUE[_OFF_BUS][0], 1.0, *_CATALOGUE[_OFF_BUS][2:])
+_RECORDED_ROW, _RECOVERY = 63, 154
+_NO_ACTION = re.compile(r"\bto 0x0 \(None\)")  # Xid 154: the driver no longer asks for an action
 _MILD = "Xid {xid} of GPU {bus}: an error that the driver calls nonfatal"
 _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID catalogue", _TEST)
 
@@ -119,6 +121,8 @@ class XidErrors(EventFormat):
         kind = kind_of(xid)
         if _NONFATAL.search(found["message"]):
             kind = replace(kind, what=_MILD, weight=0.3, advisory=True)
+        elif xid == _RECORDED_ROW or (xid == _RECOVERY and _NO_ACTION.search(found["message"])):
+            kind = replace(kind, advisory=True)
         yield event_of(kind, line, facts=facts, **fields)
         earlier = _BEFORE.search(found["message"])
         if earlier is not None:

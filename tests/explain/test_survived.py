@@ -1,0 +1,273 @@
+"""What a job survives is no failure, and does not hide the failure that ended it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.__main__ import main
+from bench.core.errors import EXIT_USAGE
+from bench.explain import crash_page
+from bench.explain.crash import Crash, crash_of
+from bench.logs.failure_events import Event, EventReader
+
+
+def crash_in(*texts: str, failed: bool = False) -> Crash | None:
+    """The crash in the logs of one job."""
+    events: list[Event] = []
+    for number, text in enumerate(texts):
+        reader = EventReader()
+        reader.look(text)
+        events += reader.events(f"{number}.log")
+    return crash_of(events, failed)
+
+
+def steps(count: int, label: str = "", first: int = 100) -> str:
+    """Lines of a program that trains."""
+    return "".join(f"{label}step {first + number} loss 1.{number}\n" for number in range(count))
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB\n"
+VALUE = "ValueError: bad batch\n"
+UNCAUGHT = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    main()\n' + VALUE
+PREEMPTED = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-03-21T02:07:08 DUE TO PREEMPTION ***\n"
+DONE = "Training completed\n"
+EXITED = "srun: error: node7: task 3: Exited with exit code 1\n"
+KILLED = "srun: error: node2: task {}: Killed\n"
+FAILED = "E torch/x/api.py:826] failed (exitcode: 1) local_rank: 1 (pid: 77) of binary: /usr/bin/python\n"
+RESTART = "I torch/x/api.py:900] [default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
+STORE = "[rank1]:[W socket.cpp:400] [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer\n"
+CLOSED = "[rank1]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:4444\n"
+PORT = "n1:12:12 [0] transport/ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : port {}\n"
+RETRIED = (
+    "n1:40:50 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.3<4> with status=12 "
+    "opcode=0 len=0 vendor err 129 (Send)\n"
+)
+XID = "Mar 21 01:00:00 n1 kernel: NVRM: Xid (PCI:0000:3b:00): {}\n"
+POD = "Name: job-worker-0\n    State:          {}\n    Last State:     Terminated\n      Reason:       OOMKilled\n"
+BARS = "\r".join(f" {at}%|#         | {at}/100 [00:{at:02d}<01:00,  1.00it/s]" for at in range(40, 60)) + "\n"
+MEGATRON = "".join(f" iteration {at}/ 5000 | consumed samples: 9 | lm loss: 2.1E+00 |\n" for at in range(120, 200, 10))
+TRAINER = "".join(f"{{'loss': 2.{at}, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.{at}}}\n" for at in range(9))
+LIGHTNING = "".join(f"Epoch {at}: 45%|####5     | 450/1000 [00:10<00:12, 40.1it/s]\n" for at in range(3, 9))
+DEEPSPEED = "".join(f"[Rank 0] step={at}, skipped=0, lr=[1e-05], mom=[0.9]\n" for at in range(10, 90, 10))
+EPOCHS = "".join(f"Epoch: [{epoch}][{at}/1736]\tLoss 0.5\n" for epoch in range(3) for at in (1, 900))
+DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1it/s]\n" for at in range(0, 100, 10))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        # the same process made further steps
+        "[rank0]: " + OOM + steps(4, "[rank0]: "),
+        "worker-1: " + VALUE + steps(4, "worker-1: "),
+        "(W pid=45, ip=10.0.0.4) " + VALUE + steps(4, "(W pid=45, ip=10.0.0.4) "),
+        OOM + steps(6),
+        OOM + BARS,
+        OOM + TRAINER,
+        OOM + DEEPSPEED,
+        OOM + LIGHTNING,
+        "[rank2]: " + OOM + MEGATRON,
+        "[rank2]: " + VALUE + EPOCHS,
+        # a lost connection that ended no process
+        STORE + steps(9),
+        # many steps of other processes
+        "[rank3]: " + VALUE + steps(60),
+        PORT.format("error") + steps(60),
+        # success
+        OOM + DONE,
+        "[rank3]: " + VALUE + "[rank0]: Finished training in 3 h\n",
+        VALUE + "{'train_runtime': 10.5, 'train_samples_per_second': 2.1}\n",
+        VALUE + "`Trainer.fit` stopped: `max_epochs=3` reached.\n",
+        VALUE + "Job 'raysubmit_1' status: SUCCEEDED\n",
+        VALUE + "Status:           Succeeded\n",
+        VALUE + "[launch.py:348:main] Process 4711 exits successfully.\n",
+        # usual at the end of a program that succeeded
+        steps(9) + DONE + STORE,
+        steps(9) + DONE + CLOSED,
+        steps(9) + DONE + "[rank1]: BrokenPipeError: [Errno 32] Broken pipe\n" + "KeyboardInterrupt\n",
+        # a restart
+        "[rank1]: " + VALUE + FAILED + RESTART + steps(2),
+        "[rank1]: " + VALUE + FAILED + RESTART + "[default] worker group successfully finished.\n",
+        "ray.exceptions.ActorDiedError: The actor died\nRestarting training worker group after failure 1/3\n"
+        + steps(2),
+        # an earlier run in the same file
+        VALUE + EXITED + steps(60, first=0) + DONE,
+        # a helper's exception, and one that a program printed
+        UNCAUGHT + steps(500),
+        UNCAUGHT + steps(60) + DONE,
+        UNCAUGHT.replace("<module>", "train") + steps(60),
+        # a job that the scheduler stopped and started again
+        PREEMPTED + steps(60),
+        # a helper of a job that succeeds
+        "./monitor.sh: line 9: 4712 Killed  sleep 1000\n" + DONE,
+        # states of the kernel and of Kubernetes
+        PORT.format("error") + PORT.format("active"),
+        XID.format("63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping"),
+        XID.format("154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"),
+        POD.format("Running"),
+    ],
+)
+def test_what_a_job_survives_is_no_failure(log: str) -> None:
+    assert crash_in(log) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        # the log ends, or only other processes go on for a while
+        (steps(60) + VALUE, ("python-error", None, 61)),
+        ("[rank3]: " + VALUE + steps(2, "[rank0]: "), ("python-error", 3, 1)),
+        ("[rank3]: " + VALUE + steps(9, "[rank0]: "), ("python-error", 3, 1)),
+        ("worker-1: " + VALUE + steps(9, "worker-0: "), ("python-error", None, 1)),
+        (VALUE + steps(2), ("python-error", None, 1)),
+        (VALUE + steps(9) + EXITED, ("python-error", 3, 1)),
+        (VALUE + "Saving checkpoint at iteration 120\n", ("python-error", None, 1)),
+        (VALUE + "Epoch 3 training finished\n", ("python-error", None, 1)),
+        (VALUE + "waiting for the job to be completed\n", ("python-error", None, 1)),
+        (VALUE + "job finished with exit code 1\n", ("python-error", None, 1)),
+        ("[rank3]: " + VALUE + DOWNLOAD, ("python-error", 3, 1)),
+        ("[rank3]: " + VALUE + "error: step 200 failed\n" * 60, ("python-error", 3, 1)),
+        (CLOSED + steps(2), ("connection-closed", 1, 1)),
+        # a launcher reports a failure: success of one rank, or steps of others, prove nothing
+        ("[rank3]: " + VALUE + "[rank0]: Training completed\n" + EXITED, ("python-error", 3, 1)),
+        (DONE + CLOSED + EXITED, ("exited", 3, 3)),
+        (DONE + RETRIED + EXITED, ("ib-retry-exceeded", None, 2)),
+        (EXITED + steps(60), ("exited", 3, 1)),
+        (
+            DONE + "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-03-21T02:07:08 DUE TO TIME LIMIT ***\n",
+            ("time-limit", None, 2),
+        ),
+        # an error after the training
+        (steps(9) + DONE + VALUE, ("python-error", None, 11)),
+        # what was survived does not hide the failure
+        ("[rank0]: " + OOM + steps(60) + "[rank3]: " + VALUE, ("python-error", 3, 62)),
+        ("[rank0]: " + VALUE + steps(60) + KILLED.format(3), ("killed", 3, 62)),
+        ("[rank0]: " + OOM + steps(4, "[rank0]: ") + "[rank0]: " + OOM, ("out-of-memory", 0, 6)),
+        (OOM + steps(60) + OOM, ("out-of-memory", None, 62)),
+        # the last attempt counts
+        ("[rank1]: " + VALUE + RESTART + "[rank3]: KeyError: 'x'\n" + FAILED, ("python-error", 3, 3)),
+        (3 * ("[rank1]: " + VALUE + RESTART) + "[rank1]: " + VALUE + FAILED, ("python-error", 1, 7)),
+        ("[rank1]: " + VALUE + RESTART + FAILED, ("python-error", 1, 1)),
+        ("[rank1]: " + VALUE + RESTART + steps(9) + EXITED, ("exited", 3, 12)),
+        ("[rank1]: " + VALUE + RESTART, ("python-error", 1, 1)),
+        # a program writes its last lines after its exception
+        (steps(60) + UNCAUGHT + steps(60), ("python-error", None, 64)),
+        (UNCAUGHT + steps(60) + EXITED, ("python-error", 3, 4)),
+        (UNCAUGHT + EXITED + steps(60, first=0) + "KeyError: 'x'\n", ("python-error", None, 66)),
+        (PREEMPTED, ("cancelled", None, 1)),
+        # runs one after another in one file
+        (VALUE + EXITED + steps(60, first=0) + "KeyError: 'x'\n" + KILLED.format(5), ("python-error", None, 63)),
+        # states of the kernel and of Kubernetes
+        (PORT.format("error") + PORT.format("active") + RETRIED, ("ib-port-event", None, 1)),
+        (
+            XID.format("154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
+            ("xid-154", None, 1),
+        ),
+        (POD.format("Waiting"), ("host-out-of-memory", None, 4)),
+    ],
+)
+def test_what_a_job_does_not_survive_is_its_failure(log: str, wanted: tuple[str, int | None, int]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank, crash.first.line) == wanted
+
+
+def test_a_launchers_report_in_another_file_also_counts() -> None:
+    worker = steps(9) + DONE + CLOSED
+    assert crash_in(worker) is None
+    crash = crash_in(worker, EXITED)
+    assert crash is not None and crash.first.code == "exited"
+    crash = crash_in(DONE + RETRIED, EXITED)
+    assert crash is not None and crash.first.code == "ib-retry-exceeded"
+
+
+def test_different_exceptions_are_different_causes() -> None:
+    crash = crash_in("[rank0]: OSError: no such image\n[rank3]: KeyError: 'x'\n[rank4]: KeyError: 'x'\n")
+    assert crash is not None
+    assert [(reason.facts["error"], reason.facts["rank"]) for reason in crash.reasons] == [
+        ("OSError", 0),
+        ("KeyError", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (KILLED.format(0) + EXITED, ("exited", 3)),
+        (KILLED.format("0-2") + EXITED, ("exited", 3)),
+        # many tasks fail after the death of one
+        (KILLED.format(5) + EXITED.replace("task 3", "tasks 0-3"), ("killed", 5)),
+        # a task that lost a connection did not fail by itself
+        (CLOSED.replace("rank1", "rank3") + KILLED.format(0) + EXITED, ("killed", 0)),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n" + KILLED.format(0) + EXITED,
+            ("host-out-of-memory", 3),
+        ),
+    ],
+)
+def test_the_task_that_failed_is_told_from_those_that_srun_killed(log: str, wanted: tuple[str, int | None]) -> None:
+    crash = crash_in(log)
+    assert crash is not None and (crash.first.code, crash.first.rank) == wanted
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (RETRIED + KILLED.format(3), "killed"),
+        (RETRIED + "srun: error: node7: task 3: Segmentation fault\n", "crashed"),
+        # a rank ended itself, and the launcher then killed the others
+        (RETRIED + "srun: error: node1: task 0: Aborted\n" + KILLED.format(3), "ib-retry-exceeded"),
+        (RETRIED + EXITED, "ib-retry-exceeded"),
+        (PORT.format("error") + KILLED.format(3), "ib-port-event"),
+    ],
+)
+def test_a_dead_rank_that_the_launcher_reports_late_is_the_cause(log: str, wanted: str) -> None:
+    crash = crash_in(log)
+    assert crash is not None and crash.first.code == wanted
+
+
+FAILURES = (
+    VALUE,
+    "[rank3]: " + OOM,
+    STORE,
+    EXITED,
+    KILLED.format(2),
+    RETRIED,
+    CLOSED + EXITED,
+    "[rank1]: " + VALUE + FAILED,
+)
+PROGRESS = (steps(30), steps(3, "[rank3]: "), MEGATRON, TRAINER, LIGHTNING, DEEPSPEED, BARS, EPOCHS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(PROGRESS), max_size=4), st.sampled_from(FAILURES))
+def test_steps_before_an_error_change_nothing(progress: list[str], failure: str) -> None:
+    alone, crash = crash_in(failure), crash_in("".join(progress) + failure)
+    assert alone is not None and crash is not None
+    assert [(each.code, each.facts.get("rank")) for each in crash.reasons] == [
+        (each.code, each.facts.get("rank")) for each in alone.reasons
+    ]
+    assert crash.survived == alone.survived == ()
+
+
+def test_the_page_shows_what_the_job_survived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    crash = crash_in("[rank2]: " + OOM + steps(60, "[rank2]: ") + "[rank3]: " + VALUE)
+    assert crash is not None
+    [line] = crash.survived
+    assert (line.facts["ranks"], line.facts["line"], line.facts["num_steps"]) == ([2], 1, 60)
+    for page in (crash_page.text(crash), crash_page.markdown(crash)):
+        assert "rank 2: the GPU has no memory left (0.log:1); the job went on for 60 steps after it" in "\n".join(page)
+    assert crash.to_dict()["survived"][0]["code"] == "survived"
+    log = tmp_path / "job.log"
+    log.write_text("[rank2]: " + OOM + steps(60, "[rank2]: "))
+    assert main(["explain", str(log)]) == EXIT_USAGE
+    assert "went on for 60 steps" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_that_failed_has_a_cause_even_if_it_survived_every_message() -> None:
+    log = "[rank2]: " + OOM + steps(60, "[rank2]: ")
+    assert crash_in(log) is None
+    crash = crash_in(log, failed=True)
+    assert crash is not None and crash.first.code == "out-of-memory"

@@ -1,0 +1,141 @@
+"""Steps, success and restarts in the lines of a log, and what they say about a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.logs.failure_events import EventReader
+from bench.logs.progress import Later, ProgressReader
+
+ERROR = "ValueError: bad batch\n"
+
+
+def later_than(text: str, line: int = 0, stream: str | None = None, rank: int | None = None) -> Later:
+    """What a text shows after one of its lines."""
+    reader = ProgressReader()
+    for number, raw in enumerate(text.split("\n"), start=1):
+        reader.read(number, raw, None)
+    return reader.later(line, stream, rank)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_steps"),
+    [
+        ("step 5\nstep 6\nstep 7\n", 3),
+        ("step=10, loss=2.1\nstep=50, loss=2.1\n", 40),
+        ("global_step: 10\nglobal_step: 12\n", 2),
+        ("iter 100: loss 2.3, time 5 ms\niter 110: loss 2.3, time 5 ms\n", 10),
+        (" iteration 120/ 5000 | lm loss: 2.1E+00 |\n iteration 130/ 5000 | lm loss: 2.1E+00 |\n", 10),
+        (" 45%|####5     | 450/1000 [00:10<00:12, 40.1it/s]\n 46%|####6     | 460/1000 [00:10<00:12]\n", 10),
+        ("\r 45%|#### | 450/1000 [00:10<00:12]\r 46%|#### | 460/1000 [00:10<00:12]\n", 10),
+        ("120/1563 [=====>....] - ETA: 5s - loss: 0.3\n122/1563 [=====>....] - ETA: 5s - loss: 0.3\n", 2),
+        ("Epoch: [0][511/1736]\tLoss 0.5\nEpoch: [0][521/1736]\tLoss 0.5\n", 10),
+        ("Epoch 3/10 - loss: 0.3\nEpoch 5/10 - loss: 0.3\n", 20),
+        ("{'loss': 2.1, 'epoch': 0.01}\n{'loss': 2.0, 'epoch': 0.02}\n", 2),
+        ('{"epoch": 1, "update": 0.1, "loss": "2.1"}\n{"epoch": 1, "update": 0.2, "loss": "2.0"}\n', 2),
+        ("Saved checkpoint at 120\n", 1),
+        # one step that all ranks print, and no step
+        ("step 5\nstep 5\nstep 5\nstep 5\n", 1),
+        ("the timestep 5 of 9\nbad substep=5\n", 0),
+        ("Downloading shards: 10%|#  | 1/10 [00:01<00:09]\nDownloading shards: 20%|#  | 2/10 [00:01<00:09]\n", 0),
+        ("RuntimeError at step 5\nstep 6 failed\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED\n", 0),
+        ("2026/03/21 12:00 /data/1/2 a [3]\nversion 1/2\n", 0),
+    ],
+)
+def test_steps_of_many_forms_are_counted(text: str, num_steps: int) -> None:
+    assert later_than(text).all_steps == num_steps
+
+
+def test_only_steps_after_the_line_count() -> None:
+    text = "".join(f"step {number}\n" for number in range(40))
+    assert [later_than(text, line).all_steps for line in (0, 10, 39, 40)] == [40, 30, 1, 0]
+
+
+def test_steps_belong_to_the_process_that_printed_them() -> None:
+    text = "[rank3]: step 5\n[rank0]: step 6\n[rank0]: step 9\n[default3]:step 6\nworker-1: step 9\nstep 30\n"
+    own = [later_than(text, stream=name).own_steps for name in ("3", "0", "worker-1", None, "7")]
+    assert own == [2, 3, 1, 1, 0]
+    assert later_than(text, rank=3).own_steps == 2 and later_than(text, rank=3).is_labelled
+    assert not later_than(text).is_labelled
+
+
+@pytest.mark.parametrize(
+    ("line", "is_success"),
+    [
+        ("Training completed. Do not forget to share your model", True),
+        ("Finished training in 3 h", True),
+        ("fine-tuning done", True),
+        ("[default] worker group successfully finished. Waiting 300 seconds", True),
+        ("{'train_runtime': 10.5, 'train_loss': 2.0}", True),
+        ("`Trainer.fit` stopped: `max_steps=10` reached.", True),
+        ("Job 'raysubmit_1' succeeded", True),
+        ("[launch.py:348:main] Process 4711 exits successfully.", True),
+        ("Status:           Succeeded", True),
+        ("main exited with exit code 0", True),
+        ("done", True),
+        ("Done training!", True),
+        ("Total training time: 3:02:11", True),
+        ("Saving the final model ... done", True),
+        ('{"key": "run_stop", "status": "success"}', True),
+        ("123.0  train  COMPLETED  0:0", True),
+        ("Epoch 3 training finished", False),
+        ("Training finished iteration 5 at 2026-03-21", False),
+        ("waiting for the job to be completed", False),
+        ("training was not completed", False),
+        ("job finished with exit code 1", False),
+        ("Training failed, cleanup done", False),
+    ],
+)
+def test_a_report_of_success_is_recognised(line: str, is_success: bool) -> None:
+    assert later_than(line + "\n").has_success == is_success
+    assert later_than(line + "\n", line=2).after_success == is_success
+
+
+def test_a_step_between_success_and_a_message_ends_the_success() -> None:
+    assert later_than("Training completed\n", 2).after_success
+    assert not later_than("Training completed\nstep 5\n", 3).after_success
+
+
+def test_restarts_are_counted() -> None:
+    text = "step 1\nW Worker group FAILED. 2/3 attempts left; will restart worker group\nstep 2\nstep 4\n"
+    before, after = later_than(text, 1), later_than(text, 3)
+    assert (before.num_restarts, before.restarts_left, before.steps_since_restart) == (0, 1, 2)
+    assert (after.num_restarts, after.restarts_left) == (1, 0)
+    # success of an earlier attempt says nothing about the last one
+    assert not later_than("Training completed\nRestarting the workers\n").has_success
+
+
+def pieces(text: str, size: int) -> EventReader:
+    """A reader that got the text in pieces."""
+    reader = EventReader()
+    for begin in range(0, len(text), size):
+        reader.look(text[begin : begin + size])
+    return reader
+
+
+@pytest.mark.parametrize("size", [7, 100, 1 << 20])
+def test_pieces_of_any_size_give_the_same_steps(size: int) -> None:
+    text = "step 1\n" + ERROR + "".join(f"step {number} of many\n" for number in range(40)) + "Training completed\n"
+    [event] = pieces(text, size).events()
+    assert (event.later.all_steps, event.later.has_success) == (40, True)
+
+
+def test_a_long_log_is_read_by_samples_only_and_its_end_is_known() -> None:
+    text = ERROR + "".join(f"step {number} {'x' * 100}\n" for number in range(100_000)) + "Training completed\n"
+    [event] = pieces(text, 1 << 18).events()
+    assert event.later.all_steps >= 98_000 and event.later.has_success
+
+
+def test_the_lines_around_a_late_message_of_a_long_log_are_read() -> None:
+    filler = "nothing of interest\n" * 100_000
+    lines = "Training completed\n" + ERROR + "Restarting the workers\nstep 1\nstep 4\n" + filler
+    for text in (filler + lines, "Failures: none\n" + filler + lines, ERROR.replace("bad", "x") + filler + lines):
+        event = pieces(text, 1 << 18).events()[-1]
+        later = event.later
+        assert (later.after_success, later.restarts_left, later.steps_since_restart, later.own_steps) == (True, 1, 3, 3)
+
+
+def test_an_equal_message_after_further_steps_is_kept() -> None:
+    text = ERROR + "step 1\n" + ERROR + "step 2\n" + ERROR + ERROR
+    assert [event.line for event in pieces(text, 100).events()] == [1, 5]
+    assert [event.line for event in pieces(ERROR * 4, 100).events()] == [1]
