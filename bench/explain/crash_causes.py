@@ -46,9 +46,6 @@ _FROM_DEAD_PEER = (
     "task-unreachable",
     launchers.MPI_UNNAMED.code,
 )
-_SCRIPT = re.compile(
-    r"^Command '?\[?'?[^\s',]{0,300}?(?:python[\d.]*|\b(?:ba|z|da)?sh)\b['\s]|^Command '?\[?'?\S{1,300}\.(?:py|sh)\b"
-)
 _NUMBER = re.compile(r"\d+")
 _SAME_LOSS = (*LOSSES, "gpu-broken")  # several programs report the same loss
 
@@ -115,15 +112,19 @@ def without_reports(events: Sequence[Event]) -> list[Event]:
     An event of the command is on an earlier line of the same file. If the command is a Python program or a script, it
     may be the job itself, whose events may also be in other files.
     """
+    reports = (python_errors.COMMAND_FAILED, python_errors.SCRIPT_FAILED)
     others = [event for event in events if event.role != Role.STOPPED and not event.kind.advisory]
-    others = [event for event in others if event.kind is not python_errors.COMMAND_FAILED]
+    others = [event for event in others if event.kind not in reports]
+    first_in: dict[str, int] = {}
+    for event in others:
+        first_in[event.source] = min(event.line, first_in.get(event.source, event.line))
 
-    def is_explained(report: Event) -> bool:
-        if _SCRIPT.search(report.facts.get("message", "")):
-            return bool(others)
-        return any(event.source == report.source and event.line < report.line for event in others)
+    def is_kept(event: Event) -> bool:
+        if event.kind is python_errors.SCRIPT_FAILED:
+            return not others
+        return event.kind is not python_errors.COMMAND_FAILED or first_in.get(event.source, event.line) >= event.line
 
-    return [event for event in events if event.kind is not python_errors.COMMAND_FAILED or not is_explained(event)]
+    return [event for event in events if is_kept(event)]
 
 
 def _first_dead(events: Sequence[Event]) -> Event | None:

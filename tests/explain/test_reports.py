@@ -142,6 +142,12 @@ def first_of(log: str, *others: str) -> tuple[str, int | None, int]:
             ("python-error", None, 5),
         ),
         ("[rank1]: WARNING:api:call failed\n" + TRACE.format("a", "b") + VALUE, ("python-error", None, 5)),
+        (
+            "WARNING:torch:The node has failed to shut down due to an error\n"
+            + TRACE.format("a", "b")
+            + "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection failed.\n",
+            ("store-unreachable", None, 5),
+        ),
         ("WARNING:api:call failed\n" + TRACE.format("a", "<module>") + VALUE, ("python-error", None, 5)),
         # stacks of processes that hang
         (stack(11, *REDUCE) + stack(12, *REDUCE) + stack(13, *QUEUE), ("process-elsewhere", None, 24)),
@@ -222,7 +228,7 @@ def crash_of_hang() -> Crash:
 
 def test_facts_of_reports() -> None:
     first = crash_of_hang().first
-    assert (first.pid, first.facts["frame"], first.facts["num_waiting"]) == (13, "load (job/data.py)", 2)
+    assert (first.pid, first.facts["frame"], first.facts["num_waiting"]) == (13, "load (job/data.py:7)", 2)
     crash = crash_in(SKIPPED + SPAWNED + "ValueError: bad batch\n")
     assert crash is not None and crash.first.facts["local_rank"] == 3
     assert [reason.code for reason in crash.reasons] == ["python-error", "out-of-memory"]

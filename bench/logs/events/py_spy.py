@@ -23,13 +23,13 @@ _PROCESS = re.compile(r"^Process (\d{1,10}): ")
 _THREAD = re.compile(
     r'^Thread (?:0x[0-9A-Fa-f]{1,16}|(?P<number>\d{1,10})) \([\w+]{1,20}\)(?:: "(?P<name>[^"]{0,100})")?$'
 )
-_FRAME = re.compile(r"^(?P<call>\S[^()]{0,200}) \((?P<file>[^()]{1,300}?)(?::\d{1,9})?\)$")
+_FRAME = re.compile(r"^(?P<call>\S[^()]{0,200}) \((?P<file>[^()]{1,300}?)(?P<line>:\d{1,9})?\)$")
 _MAIN, _VERSION = "MainThread", "Python v"
 _WAITS = "torch/distributed/distributed_c10d.py"
 _LOADER = "torch/utils/data/_utils/worker.py"
 _LEAST = 3  # processes
 _MOST_PROCESSES, _MOST_FRAMES = 4_096, 200
-_Frame = tuple[str, str]  # the function and its file
+_Frame = tuple[str, str, str]  # the function, its file and the line
 
 
 class PySpy(EventFormat):
@@ -62,7 +62,7 @@ class PySpy(EventFormat):
         elif self._frames is None or frame is None:
             self._frames = None
         elif len(self._frames) < _MOST_FRAMES:
-            self._frames.append((frame["call"], frame["file"]))
+            self._frames.append((frame["call"], frame["file"], frame["line"] or ""))
         yield from ()
 
     def _begin(self, line: EventLine, thread: re.Match[str]) -> None:
@@ -78,16 +78,16 @@ class PySpy(EventFormat):
         """Yield the event of a process that is elsewhere while at least two others wait in torch.distributed."""
         stacks = {pid: (line, frames) for pid, (line, frames) in self._stacks.items() if frames}
         waiting = {pid: frames for pid, (_, frames) in stacks.items() if frames[0][1].endswith(_WAITS)}
-        programs = {frames[-1] for frames in waiting.values()}
+        programs = {frames[-1][:2] for frames in waiting.values()}
         elsewhere = [
             pid
             for pid, (_, frames) in stacks.items()
-            if pid not in waiting and frames[-1] in programs and all(file != _LOADER for _, file in frames)
+            if pid not in waiting and frames[-1][:2] in programs and all(file != _LOADER for _, file, _ in frames)
         ]
         if len(elsewhere) == 1 and len(waiting) + 1 >= _LEAST:
             line, frames = stacks[elsewhere[0]]
             own = next((each for each in frames if not _is_of_library(each[1])), frames[0])
-            facts = {"frame": "{} ({})".format(*own), "num_waiting": len(waiting)}
+            facts = {"frame": "{} ({}{})".format(*own), "num_waiting": len(waiting)}
             yield event_of(_ELSEWHERE, line, pid=elsewhere[0], facts=facts, printed=f"{line.text}: {facts['frame']}")
 
 

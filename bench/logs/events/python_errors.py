@@ -81,6 +81,7 @@ COMMAND_FAILED = replace(
     weight=0.4,
     step="read the output of this command: it is not in these logs",
 )
+SCRIPT_FAILED = replace(COMMAND_FAILED, step="read the output of this program, which may be in another file")
 SERVER_FAILED = replace(
     RAISED,
     what="a server failed to answer a request of the program: {error}<: {message}>",
@@ -121,6 +122,13 @@ _MEANINGS = (
     (re.compile(r"DataLoader worker .* killed by signal: Killed"), _ends.KILLED),
     (re.compile(r"DataLoader worker .* exited unexpectedly"), LOADER_ENDED),
     (re.compile(r"\bOSError: \[Errno 5\]"), NO_INPUT_OUTPUT),
+    (
+        re.compile(
+            r"\bCalledProcessError: Command '?\[?'?(?:[^\s',]{0,300}?(?:python[\d.]{0,9}|\b(?:ba|z|da)?sh)\b['\s]"
+            r"|\S{1,300}\.(?:py|sh)\b)"
+        ),
+        SCRIPT_FAILED,
+    ),
     (re.compile(r"\bCalledProcessError: Command "), COMMAND_FAILED),
     (
         re.compile(
@@ -163,6 +171,13 @@ _LAUNCHERS = (
 )
 _MOST_WORDS = 12  # words of a command in which a launcher is searched
 _REPORT_OF_HOROVOD = "Horovod detected that one or more processes exited with non-zero status"
+_MAY_BE_HANDLED = (
+    RAISED,
+    COMMAND_FAILED,
+    SCRIPT_FAILED,
+    SERVER_FAILED,
+    _BROKEN,
+)  # with other meanings, the job cannot go on
 _IGNORED = "Exception ignored in"
 _LONGEST_TRACEBACK = 100
 _LONGEST_LABEL = 100
@@ -174,7 +189,8 @@ _REPORTS = ("ChildFailedError", "ProcessRaisedException")  # about processes, wh
 class PythonErrors(EventFormat):
     """Yields one event for an exception that no other format recognises.
 
-    An exception that the program's logger printed below a warning was handled by the program, so it is advisory.
+    An exception that the program's logger printed below a warning was handled by the program, so it is advisory. A
+    stack that begins with the program's first line was not.
     """
 
     is_general = True
@@ -227,10 +243,12 @@ class PythonErrors(EventFormat):
             kind = _STOPPED
         elif name.startswith("Dist"):
             kind = _COMMUNICATION
+        if is_handled and kind in _MAY_BE_HANDLED:
+            kind = replace(kind, advisory=True)
         facts: dict[str, Any] = {"of_server": True} if is_of_server else {}
         if spawned is not None:
             facts["local_rank"] = int(spawned[1]["local_rank"])
-        yield event_of(replace(kind, advisory=True) if is_handled else kind, line, found, facts=facts)
+        yield event_of(kind, line, found, facts=facts)
 
     def finish(self) -> Iterator[Event]:
         """Yield the event of a process whose traceback the end of the file cuts."""
