@@ -197,6 +197,7 @@ def test_the_report_names_what_failed(log: str, wanted: tuple[str, int | None, i
                 "2026-01-01 10:00:00 api INFO could not connect\n",
                 "[2026-01-01 10:00:00,123] [WARNING] [api.py:12:send] request failed\n",
                 "[WARNING] request failed\n",
+                "2026-01-01 10:00:00,123 | my-job.api | WARNING | call failed\n",
                 "W0101 10:00:00.123456 1402 api.py:12] request failed\n",
                 "WARNING 01-01 10:00:00 [api.py:12] request failed\n",
             )
@@ -234,11 +235,17 @@ def test_facts_of_reports() -> None:
     assert [reason.code for reason in crash.reasons] == ["python-error", "out-of-memory"]
     crash = crash_in(ANSWER.format("Internal Server Error") + SERVER)
     assert crash is not None and [line.facts["ranks"] for line in crash.consequences] == [[0]]
+    assert first_of(ANSWER.format("Internal Server Error"), SERVER) == ("python-error", None, 6)
     crash = crash_in(HOROVOD_STEPS + "[2]<stderr>:Killed\n" + HOROVOD_LOST + HOROVOD_ENDS)
     assert crash is not None and {line.facts["kind"]: line.facts["ranks"] for line in crash.consequences} == {
         "connection-closed": [0, 1],
         "aborted": [0, 1],
     }
+
+
+def test_a_long_line_above_a_traceback_takes_no_time() -> None:
+    for text in ("-" * 3000, "a-" * 1500, "[a] " * 900, "a b:" * 900):
+        assert crash_in(f"2026-01-01 10:00:00 {text}\n" + TRACE.format("a", "b") + VALUE) is not None
 
 
 def test_a_command_of_a_script_is_explained_by_other_files() -> None:

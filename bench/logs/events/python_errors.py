@@ -158,7 +158,7 @@ _SPAWNED = re.compile(r"^-- Process (?P<local_rank>\d{1,6}) terminated with the 
 _HANDLED = re.compile(
     r"\s{0,8}(?:[DIW]\d{4} \d\d:\d\d:\d\d|"  # glog, absl
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,10}Z?\]?[\s|:,-]{0,8}"  # a date, and names of loggers
-    r"(?:(?!ERROR|CRITICAL|FATAL)[\[(]?[\w.:-]{1,80}[\])]?[\s|:,-]{1,8}){0,3}?)?"
+    r"(?:(?!ERROR|CRITICAL|FATAL)(?:\[(?!ERROR)[^\]\s]{1,80}\]|[\w./]{1,80})[\s|:,-]{1,8}){0,5}?)?"
     r"\[?(?:DEBUG|INFO|WARN(?:ING)?)(?![\w.]))"
 )
 _OF_ERROR = re.compile(
@@ -181,6 +181,7 @@ _MAY_BE_HANDLED = (
 _IGNORED = "Exception ignored in"
 _LONGEST_TRACEBACK = 100
 _LONGEST_LABEL = 100
+_MOST_LABELS = 4_096
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "SIGTERMException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "ProcessRaisedException")  # about processes, which have their own events
@@ -234,7 +235,7 @@ class PythonErrors(EventFormat):
             for announced in (self._ignored, self._handled, self._of_server)
         )
         if is_handled:
-            self._last_handled[label] = line.number
+            _note(self._last_handled, label, line.number)
         if is_ignored or not _is_own(found):
             return
         name = found["error"].rpartition(".")[2]
@@ -261,11 +262,11 @@ class PythonErrors(EventFormat):
         """Read a line that says something about the next exception of its process. Return whether it is such a line."""
         text = line.text
         if _IGNORED in text:
-            self._ignored[_label(text, text.index(_IGNORED))] = line.number
+            _note(self._ignored, _label(text, text.index(_IGNORED)), line.number)
         elif _BEGIN in text:
             label = _label(text, text.index(_BEGIN))
             if label in self._continued or _is_handled(line):
-                self._handled[label] = line.number
+                _note(self._handled, label, line.number)
             self._continued.discard(label)
         elif (chained := _CHAINED.search(text)) is not None:
             label = _label(text, chained.start())
@@ -293,6 +294,12 @@ FORMAT = PythonErrors
 def _label(text: str, end: int) -> str:
     """Return what a launcher printed before a message to name its process: `[rank3]:`, `worker-1:` or nothing."""
     return text[:end].strip()[:_LONGEST_LABEL]
+
+
+def _note(lines: dict[str, int], label: str, number: int) -> None:
+    """Note a line of a process, unless there are too many processes."""
+    if label in lines or len(lines) < _MOST_LABELS:
+        lines[label] = number
 
 
 def _is_own(found: re.Match[str]) -> bool:
