@@ -13,7 +13,16 @@ from typing import Any
 
 from bench.core.codes import Coded
 from bench.explain import crash_ranks, crash_records
-from bench.explain.crash_causes import DEATHS, FAILS, FOLLOWS, absent_ranks, divided, first_of, ranked_causes
+from bench.explain.crash_causes import (
+    DEATHS,
+    FAILS,
+    FOLLOWS,
+    absent_ranks,
+    divided,
+    first_of,
+    ranked_causes,
+    without_reports,
+)
 from bench.explain.crash_facts import coded_document, event_document, reason_of, who, words
 from bench.explain.crash_messages import ALL_TIMED_OUT, HUNG_AFTER_START, HUNG_AT_START, CrashCode
 from bench.explain.crash_ranks import WORLDS
@@ -104,10 +113,12 @@ def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int
     shown += crash_records.recorded(events)
     if not all(event.kind.advisory for event in shown):
         shown = [_doubted(event) for event in shown]
+    shown = without_reports(shown)
     reporters: set[int | None] = set()
     for event in (event for event in shown if not event.kind.advisory):
         if event.role not in _ENDS and event.code not in DEATHS:
-            reporters |= {event.rank, event.facts.get("reported_by")}
+            reporter = event.rank if event.role != Role.ABSENT else None  # an absent rank did not print the message
+            reporters |= {reporter, event.facts.get("reported_by")}
     if any(event.kind is torch_watchdog.TIMED_OUT for event in shown):
         shown = [event for event in shown if event.kind is not torch_watchdog.STATUS_AT]
     compared = crash_ranks.compared_calls(events) or crash_ranks.compared_timeouts(events)

@@ -61,6 +61,7 @@ def divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
     follows |= _after_own_waiting(ordered) | _after_stop(ordered) | (ended_by_srun := _ended_by_srun(ordered))
     follows |= _later_ends([event for event in ordered if id(event) not in ended_by_srun], reporters)
+    follows |= _answers_of_servers(ordered)
     named = [event for event in ordered if id(event) not in follows and event.role not in FOLLOWS]
     follows |= _after_failure(named) | _missing_after_own_end(named)
     causes = [event for event in named if id(event) not in follows]
@@ -95,6 +96,35 @@ def _after_failure(events: Sequence[Event]) -> set[int]:
         if is_after:
             follows.add(id(event))
     return follows
+
+
+def _answers_of_servers(events: Sequence[Event]) -> set[int]:
+    """Return the ids of exceptions about a server that failed to answer, if an exception of a server is known."""
+    sure = [event for event in events if not event.kind.advisory]
+    if not any(event.facts.get("of_server") for event in sure):
+        return set()
+    return {id(event) for event in sure if event.kind is python_errors.SERVER_FAILED}
+
+
+def without_reports(events: Sequence[Event]) -> list[Event]:
+    """Return events without exceptions that report that a command failed, if the command may have printed an event.
+
+    An event of the command is on an earlier line of the same file. If the command is a Python program or a script, it
+    may be the job itself, whose events may also be in other files.
+    """
+    reports = (python_errors.COMMAND_FAILED, python_errors.SCRIPT_FAILED)
+    others = [event for event in events if event.role != Role.STOPPED and not event.kind.advisory]
+    others = [event for event in others if event.kind not in reports]
+    first_in: dict[str, int] = {}
+    for event in others:
+        first_in[event.source] = min(event.line, first_in.get(event.source, event.line))
+
+    def is_kept(event: Event) -> bool:
+        if event.kind is python_errors.SCRIPT_FAILED:
+            return not others
+        return event.kind is not python_errors.COMMAND_FAILED or first_in.get(event.source, event.line) >= event.line
+
+    return [event for event in events if is_kept(event)]
 
 
 def _first_dead(events: Sequence[Event]) -> Event | None:

@@ -110,6 +110,8 @@ def _place(event: Event) -> str:
     parts = []
     if event.rank is not None and event.role != Role.ABSENT:
         parts.append(f"rank {event.rank}")
+    elif event.facts.get("local_rank") is not None:
+        parts.append(f"local rank {event.facts['local_rank']}")
     if event.host is not None:
         parts.append(f"on {event.host}")
     if event.pid is not None:

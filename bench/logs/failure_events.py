@@ -116,12 +116,14 @@ class EventLine:
     `raw`: the line as it is in the file.
     `text`: the line without prefixes that launchers added.
     `label`: the rank that a launcher printed before the line.
+    `before`: the line before it in the file, as it is there; empty if it is not known.
     """
 
     number: int
     text: str
     raw: str
     label: int | None = None
+    before: str = ""
 
 
 class EventFormat(ABC):
@@ -291,7 +293,7 @@ class EventReader:
         self._tests: set[int] = set()  # a number that is that of a test; ctest prints it before each line of the test
         self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line occurred
         self._number = 1
-        self._rest, self._end = "", ""
+        self._rest, self._end, self._before = "", "", ""
         self._unread: tuple[int, str] | None = None  # the first line and the text of the last piece without samples
         # the hints in the last piece; a line with such a hint may continue in the next piece
         self._near: list[tuple[str, EventFormat]] = []
@@ -320,6 +322,7 @@ class EventReader:
                 for earlier in range(index):  # the program may have reported success shortly before
                     self._progress.read(self._number - index + earlier, whole_lines[earlier], None)
                 self._progress.num_messages += 1
+            self._before = raw[:_LONGEST_LINE]
             if is_read:
                 self._progress.read(self._number, raw, label)
             self._number += 1
@@ -348,6 +351,8 @@ class EventReader:
         """
         ended = text.count("\n")
         begun = self._rest + text
+        if ended:
+            self._before = begun[: begun.rfind("\n")].rpartition("\n")[2][:_LONGEST_LINE]
         if self._progress.wants(len(text)):
             self._read_skipped(self._number, enumerate(begun.split("\n")[:-1]))
         elif ended:
@@ -378,7 +383,7 @@ class EventReader:
         rank = label if rank is None else rank
         readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
         for piece in raw.split("\r") if "\r" in raw else (raw,):
-            line = EventLine(self._number, _lines.clean(piece), raw, rank)
+            line = EventLine(self._number, _lines.clean(piece), raw, rank, self._before)
             found: list[Event] = []
             for reader in readers:
                 is_read = any(event.line == self._number for event in found)

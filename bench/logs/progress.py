@@ -75,12 +75,11 @@ _RESTART = re.compile(
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b|^restarting\b"
 )
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
-_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output
+_MPIRUN_LABEL = re.compile(r"^\s*\[(?:1,)?(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output, and by horovodrun
 _STREAM = re.compile(
     r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})"  # Ray, vLLM
-    r"|\[(?P<b>\d{1,6})\]\s?<std"  # horovodrun
-    r"|\[rank: (?P<c>\d{1,6})\]"  # Lightning
-    r"|(?!step|epoch|iter|batch)(?P<d>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
+    r"|\[rank: (?P<b>\d{1,6})\]"  # Lightning
+    r"|(?!step|epoch|iter|batch)(?P<c>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
     re.IGNORECASE,
 )
 

@@ -668,8 +668,8 @@ HYDRA = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
         (SILENT_TASK + TASK_3.format("Killed"), ("killed", 3)),
         (SILENT_TASK + TASK_3.format("Exited with exit code 1"), ("exited", 3)),
         # but a later error, or the failure of another rank, does not explain why it is missing
-        (SILENT_TASK + "[rank3]: ValueError: bad batch\n", ("heartbeats-stopped", None)),
-        ("[rank4]: ValueError: bad batch\n" + SILENT_TASK, ("heartbeats-stopped", None)),
+        (SILENT_TASK + "[rank3]: ValueError: bad batch\n", ("heartbeats-stopped", 3)),
+        ("[rank4]: ValueError: bad batch\n" + SILENT_TASK, ("heartbeats-stopped", 3)),
         # what a stopped job prints
         (LIMIT + SILENT_TASK, ("time-limit", None)),
         (LIMIT.replace("TIME LIMIT", "PREEMPTION") + SILENT_TASK, ("cancelled", None)),

@@ -198,7 +198,8 @@ class CoordinationService(EventFormat):
             for pattern, kind in _SIGNS:
                 found = pattern.search(line.text)
                 if found is not None:
-                    yield from self._sure(event_of(kind, line, found))
+                    event = event_of(kind, line, found)
+                    yield from self._sure(_about(event, event.ranks) if event.ranks else event)
                     return
 
     def finish(self) -> Iterator[Event]:

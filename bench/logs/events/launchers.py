@@ -146,6 +146,8 @@ _ENDS = (
     r"(?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
     r"\b[Rr]ank (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) )?(?:crashed with exit|exited with) code "  # composer
     r"(?P<exit_code>-?\d+)",
+    r"^Process (?P<rank>\d+) exit with status code (?P<exit_code>-?\d+)\.",  # horovodrun
+    r"^Process name: (?P<rank>\d+) .*?Exit code:\s+(?P<exit_code>-?\d+)",
     r"Rank (?P<rank>\d+) scheduler is dead",  # SGLang
     r"\bprocess \d+ terminated with signal (?P<signal_name>SIG[A-Z]+)",  # torch.multiprocessing; it is no rank
     r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: (?P<signal>\d+)"
@@ -160,6 +162,9 @@ _ENDS = (
     r"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<exit_code>-?\d+)",  # DeepSpeed does not name the rank
     r"command terminated with exit code (?P<exit_code>\d+)",
     r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
+    # Python's fault handler
+    r"^(?:\[(?:rank|default)\d{1,6}\]:\s?)?Fatal Python error: "
+    r"(?P<signal_name>Segmentation fault|Aborted|Bus error|Illegal instruction)\b",
     r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
@@ -221,6 +226,7 @@ class LauncherReports(EventFormat):
         "srun: error",
         "died from signal",
         "exited with code",
+        "exit with status code",
         "crashed with exit code",
         "scheduler is dead",
         "terminated with signal",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+from bench.logs.progress import WHOLE_PROGRAM
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
@@ -73,6 +75,24 @@ NO_INPUT_OUTPUT = replace(
     step="check the file or device that the program used: the lines above this one are its stack; without a file, the "
     "terminal of the job closed",
 )
+COMMAND_FAILED = replace(
+    RAISED,
+    what="a command that the program started failed<: {message}>",
+    weight=0.4,
+    step="read the output of this command: it is not in these logs",
+)
+SCRIPT_FAILED = replace(COMMAND_FAILED, step="read the output of this program, which may be in another file")
+SERVER_FAILED = replace(
+    RAISED,
+    what="a server failed to answer a request of the program: {error}<: {message}>",
+    weight=0.7,
+    step="read the log of the server: its own exception has the reason",
+)
+_SPAWNED_ENDED = replace(
+    _ends.EXITED,
+    what="process {local_rank} of torch.multiprocessing.spawn ended with an exception, whose last line these logs lack",
+    step="read this process's own output",
+)
 LOADER_ENDED = replace(
     RAISED,
     what="a process of the data loader ended<: {message}>",
@@ -104,6 +124,14 @@ _MEANINGS = (
     (re.compile(r"\bOSError: \[Errno 5\]"), NO_INPUT_OUTPUT),
     (
         re.compile(
+            r"\bCalledProcessError: Command '?\[?'?(?:[^\s',]{0,300}?(?:python[\d.]{0,9}|\b(?:ba|z|da)?sh)\b['\s]"
+            r"|\S{1,300}\.(?:py|sh)\b)"
+        ),
+        SCRIPT_FAILED,
+    ),
+    (re.compile(r"\bCalledProcessError: Command "), COMMAND_FAILED),
+    (
+        re.compile(
             r"\b(?:(?:ConnectionReset|ConnectionAborted|BrokenPipe|EngineDead|HorovodInternal)Error|"
             r"(?:DeadlockDetected|ProcessExited)Exception)\b|\bRuntimeError: .*(?:communicator was aborted|Broken pipe|"
             r"Connection reset by peer|Socket Timeout|timeout caused pair closure|Engine core initialization failed)"
@@ -111,45 +139,153 @@ _MEANINGS = (
         _BROKEN,
     ),
     (re.compile(r"DataLoader worker .* killed by signal: (?:Terminated|Interrupt|Hangup)"), _STOPPED),
+    (
+        re.compile(
+            r"\bserver\b.{0,60}\b(?:failed|returned|responded|answered|status)\b.{0,30}\b50\d\b|"
+            r"\b50\d,? (?:Internal )?Server Error|\b(?:HTTP|status|code)\b.{0,20}\b50\d\b",
+            re.IGNORECASE,
+        ),
+        SERVER_FAILED,
+    ),
 )
+# what web servers print before their own exception: uvicorn, Flask
+_IN_SERVER = re.compile(r"Exception in ASGI application|\bException on \S{1,200} \[[A-Z]{3,7}\]")
+_BEGIN = "Traceback (most recent call last):"
+_CHAINED = re.compile(r"(?:The|During handling of the) above exception")  # between two exceptions of one traceback
+_LONGEST_GAP = 5  # lines between a handled exception and the words that the next one belongs to it
+_SPAWNED = re.compile(r"^-- Process (?P<local_rank>\d{1,6}) terminated with the following error:")
+# A line of a logger with a level at which programs report what they handle themselves
+_HANDLED = re.compile(
+    r"\s{0,8}(?:[DIW]\d{4} \d\d:\d\d:\d\d|"  # glog, absl
+    r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]{0,10}Z?\]?[\s|:,-]{0,8}"  # a date, and names of loggers
+    r"(?:(?!ERROR|CRITICAL|FATAL)(?:\[(?!ERROR)[^\]\s]{1,80}\]|[\w./]{1,80})[\s|:,-]{1,8}){0,5}?)?"
+    r"\[?(?:DEBUG|INFO|WARN(?:ING)?)(?![\w.]))"
+)
+_OF_ERROR = re.compile(
+    r"exception|error|fail|\bretr(?:y|ies)|could ?n[o']t|cannot|unable|caught|ignor|skip|traceback", re.IGNORECASE
+)
+_LAUNCHERS = (
+    *("torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec", "srun", "orterun", "prterun"),
+    *("torch.distributed.launch", "torch.distributed.run", "deepspeed.launcher.launch", "accelerate.commands.launch"),
+    *("launch.py", "torch_xla.distributed.xla_dist", "composer", "colossalai", "aprun", "jsrun", "ray", "pdsh", "ssh"),
+)
+_MOST_WORDS = 12  # words of a command in which a launcher is searched
+_REPORT_OF_HOROVOD = "Horovod detected that one or more processes exited with non-zero status"
+_MAY_BE_HANDLED = (
+    RAISED,
+    COMMAND_FAILED,
+    SCRIPT_FAILED,
+    SERVER_FAILED,
+    _BROKEN,
+)  # with other meanings, the job cannot go on
 _IGNORED = "Exception ignored in"
 _LONGEST_TRACEBACK = 100
 _LONGEST_LABEL = 100
+_MOST_LABELS = 4_096
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "SIGTERMException", "KeyboardInterrupt")
-_REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes; the processes have their own events
+_REPORTS = ("ChildFailedError", "ProcessRaisedException")  # about processes, which have their own events
 
 
 class PythonErrors(EventFormat):
-    """Yields one event for an exception that no other format recognises."""
+    """Yields one event for an exception that no other format recognises.
+
+    An exception that the program's logger printed below a warning was handled by the program, so it is advisory. A
+    stack that begins with the program's first line was not.
+    """
 
     is_general = True
-    hints = ("Error", "Exception", "Interrupt")
+    hints = (
+        "Error",
+        "Exception",
+        "Interrupt",
+        _BEGIN,
+        "above exception",
+        WHOLE_PROGRAM,
+        "terminated with the following error",
+    )
 
     def __init__(self) -> None:
-        """Start with no ignored exception."""
-        self._ignored: dict[str, int] = {}  # label of a process -> line at which Python began to ignore an exception
+        """Start without any exception."""
+        # the label of a process -> the line at which its next exception was announced to be
+        self._ignored: dict[str, int] = {}
+        self._handled: dict[str, int] = {}
+        self._of_server: dict[str, int] = {}
+        self._last_handled: dict[str, int] = {}  # the label of a process -> the line of its last handled exception
+        self._continued: set[str] = set()  # the labels of processes whose next traceback continues a handled one
+        self._spawned: tuple[EventLine, re.Match[str]] | None = None
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the next line may belong to the traceback of a process that torch.multiprocessing started."""
+        return self._spawned is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield an event for the exception whose name begins the line."""
-        if _IGNORED in line.text:
-            self._ignored[_label(line.text, line.text.index(_IGNORED))] = line.number
+        if self._announces(line):
             return
         found = _RAISED.match(line.text)
         if found is None:
+            self._read_spawned(line)
             return
-        ignored = self._ignored.pop(_label(line.text, found.start("error")), None)
-        if ignored is not None and line.number - ignored <= _LONGEST_TRACEBACK:
+        spawned, self._spawned = self._spawned, None
+        label = _label(line.text, found.start("error"))
+        is_ignored, is_handled, is_of_server = (
+            line.number - announced.pop(label, -_LONGEST_TRACEBACK - 1) <= _LONGEST_TRACEBACK
+            for announced in (self._ignored, self._handled, self._of_server)
+        )
+        if is_handled:
+            _note(self._last_handled, label, line.number)
+        if is_ignored or not _is_own(found):
             return
         name = found["error"].rpartition(".")[2]
-        if found["error"] == "Error" or name in _INPUT_ENDED or name in _REPORTS:
-            return
         kind = next((kind for pattern, kind in _MEANINGS if pattern.search(found[0])), RAISED)
         if name in _TOLD_TO_STOP:
             kind = _STOPPED
         elif name.startswith("Dist"):
             kind = _COMMUNICATION
-        yield event_of(kind, line, found)
+        if is_handled and kind in _MAY_BE_HANDLED:
+            kind = replace(kind, advisory=True)
+        facts: dict[str, Any] = {"of_server": True} if is_of_server else {}
+        if spawned is not None:
+            facts["local_rank"] = int(spawned[1]["local_rank"])
+        yield event_of(kind, line, found, facts=facts)
+
+    def finish(self) -> Iterator[Event]:
+        """Yield the event of a process whose traceback the end of the file cuts."""
+        if self._spawned is not None:
+            begin, found = self._spawned
+            yield event_of(_SPAWNED_ENDED, begin, facts={"local_rank": int(found["local_rank"])})
+        self._spawned = None
+
+    def _announces(self, line: EventLine) -> bool:
+        """Read a line that says something about the next exception of its process. Return whether it is such a line."""
+        text = line.text
+        if _IGNORED in text:
+            _note(self._ignored, _label(text, text.index(_IGNORED)), line.number)
+        elif _BEGIN in text:
+            label = _label(text, text.index(_BEGIN))
+            if label in self._continued or _is_handled(line):
+                _note(self._handled, label, line.number)
+            self._continued.discard(label)
+        elif (chained := _CHAINED.search(text)) is not None:
+            label = _label(text, chained.start())
+            if line.number - self._last_handled.pop(label, -_LONGEST_GAP - 1) <= _LONGEST_GAP:
+                self._continued.add(label)
+        elif WHOLE_PROGRAM in text:  # nothing caught the exception
+            self._handled.pop(_label(text, max(text.find('File "'), 0)), None)
+        elif _IN_SERVER.search(text) is not None:
+            self._of_server[""] = line.number
+        elif (spawned := _SPAWNED.match(text)) is not None:
+            self._spawned = (line, spawned)
+        else:
+            return False
+        return True
+
+    def _read_spawned(self, line: EventLine) -> None:
+        """Forget the process that torch.multiprocessing named, if a line does not belong to its traceback."""
+        if self._spawned is not None and line.text and not line.raw[:1].isspace():
+            self._spawned = None
 
 
 FORMAT = PythonErrors
@@ -158,3 +294,35 @@ FORMAT = PythonErrors
 def _label(text: str, end: int) -> str:
     """Return what a launcher printed before a message to name its process: `[rank3]:`, `worker-1:` or nothing."""
     return text[:end].strip()[:_LONGEST_LABEL]
+
+
+def _note(lines: dict[str, int], label: str, number: int) -> None:
+    """Note a line of a process, unless there are too many processes."""
+    if label in lines or len(lines) < _MOST_LABELS:
+        lines[label] = number
+
+
+def _is_own(found: re.Match[str]) -> bool:
+    """Check whether an exception says more than that a process ended, which has its own events, or a generator."""
+    name, message = found["error"].rpartition(".")[2], found["message"] or ""
+    if found["error"] == "Error" or name in (*_INPUT_ENDED, *_REPORTS) or message.startswith(_REPORT_OF_HOROVOD):
+        return False
+    return name != "CalledProcessError" or not _is_launcher(message)
+
+
+def _is_launcher(message: str) -> bool:
+    """Check whether the command that failed is a launcher of the job: `Command '['torchrun', ...` or similar."""
+    words = re.findall(r"[^\s'\"\[\],]+", message[:1000].partition("Command ")[2])[:_MOST_WORDS]
+    return any(word.rpartition("/")[2] in _LAUNCHERS and "://" not in word for word in words)
+
+
+def _is_handled(line: EventLine) -> bool:
+    """Check whether a logger printed a traceback below a message of the same process about an error.
+
+    `line`: the first line of the traceback.
+    """
+    label, before = line.raw[: line.raw.index(_BEGIN)], line.before
+    if not before.startswith(label):
+        return False
+    message = before[len(label) :]
+    return _HANDLED.match(message) is not None and _OF_ERROR.search(message) is not None

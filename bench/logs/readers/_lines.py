@@ -26,6 +26,7 @@ _TIME = r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
 _PREFIX = re.compile(
     r"(?:"
     r"\[(?:[\w.@:-]{1,255}|rank),\s?(?:\d+|n)\]\s?(?:(?:<|&lt;)std\w+(?:>|&gt;))?:?"  # mpirun: [1,0]<stdout>:
+    r"|\[\d{1,6}\]<std(?:out|err)>:"  # horovodrun
     r"|\[(?:\d{1,7}|pod/[^\]\s]{1,400})\](?=\s|$)"  # hydra -prepend-rank, kubectl logs --prefix
     r"|\([^()]{0,200}\b(?:pid|rank)=\d+[^()]{0,200}\)"  # ray and similar programs
     r"|\d{1,7}:(?=\s|$)"  # srun --label

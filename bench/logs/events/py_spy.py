@@ -1,0 +1,100 @@
+"""Read stacks that `py-spy dump` printed for several processes of a job that hangs.
+
+A dump is a snapshot, so it accuses a process only if all other processes wait for one another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from sys import stdlib_module_names
+
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+
+_ELSEWHERE = MessageKind(
+    "process-elsewhere",
+    Role.ABSENT,
+    "process {pid} was in {frame} while the {num_waiting} other processes waited in calls of torch.distributed",
+    0.5,
+    "read the whole stack of this process, and find what it waits for",
+    "py-spy dump --native --pid PID",
+)
+_PROCESS = re.compile(r"^Process (\d{1,10}): ")
+_THREAD = re.compile(
+    r'^Thread (?:0x[0-9A-Fa-f]{1,16}|(?P<number>\d{1,10})) \([\w+]{1,20}\)(?:: "(?P<name>[^"]{0,100})")?$'
+)
+_FRAME = re.compile(r"^(?P<call>\S[^()]{0,200}) \((?P<file>[^()]{1,300}?)(?P<line>:\d{1,9})?\)$")
+_MAIN, _VERSION = "MainThread", "Python v"
+_WAITS = "torch/distributed/distributed_c10d.py"
+_LOADER = "torch/utils/data/_utils/worker.py"
+_LEAST = 3  # processes
+_MOST_PROCESSES, _MOST_FRAMES = 4_096, 200
+_Frame = tuple[str, str, str]  # the function, its file and the line
+
+
+class PySpy(EventFormat):
+    """Yields one event for all dumps of a file, if exactly one process of the job waits for no other process.
+
+    Of several dumps of a process, the last one counts. Launchers and processes of a data loader do not count.
+    """
+
+    hints = (f'"{_MAIN}"', _VERSION)
+
+    def __init__(self) -> None:
+        """Start with no dump."""
+        self._process: int | None = None  # the process that py-spy named last
+        self._stacks: dict[int, tuple[EventLine, list[_Frame]]] = {}  # a process -> its frames, the innermost first
+        self._frames: list[_Frame] | None = None  # the stack that the next line may continue
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Whether the next line may be a frame."""
+        return self._frames is not None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """Read a line of a stack. Only `finish` yields an event."""
+        thread, frame = _THREAD.match(line.text), _FRAME.match(line.text)
+        if line.text.startswith(_VERSION):
+            process = _PROCESS.match(line.before)
+            self._process, self._frames = int(process[1]) if process is not None else None, None
+        elif thread is not None:
+            self._begin(line, thread)
+        elif self._frames is None or frame is None:
+            self._frames = None
+        elif len(self._frames) < _MOST_FRAMES:
+            self._frames.append((frame["call"], frame["file"], frame["line"] or ""))
+        yield from ()
+
+    def _begin(self, line: EventLine, thread: re.Match[str]) -> None:
+        """Begin the stack of a thread. Several threads without frames between them have one stack."""
+        frames = self._frames if self._frames is not None and not self._frames else []
+        number = self._process if self._process is not None else thread["number"]  # the first thread has the pid
+        self._frames = None
+        if thread["name"] == _MAIN and number is not None and len(self._stacks) < _MOST_PROCESSES:
+            self._frames = frames
+            self._stacks[int(number)] = (line, frames)
+
+    def finish(self) -> Iterator[Event]:
+        """Yield the event of a process that is elsewhere while at least two others wait in torch.distributed."""
+        stacks = {pid: (line, frames) for pid, (line, frames) in self._stacks.items() if frames}
+        waiting = {pid: frames for pid, (_, frames) in stacks.items() if frames[0][1].endswith(_WAITS)}
+        programs = {frames[-1][:2] for frames in waiting.values()}
+        elsewhere = [
+            pid
+            for pid, (_, frames) in stacks.items()
+            if pid not in waiting and frames[-1][:2] in programs and all(file != _LOADER for _, file, _ in frames)
+        ]
+        if len(elsewhere) == 1 and len(waiting) + 1 >= _LEAST:
+            line, frames = stacks[elsewhere[0]]
+            own = next((each for each in frames if not _is_of_library(each[1])), frames[0])
+            facts = {"frame": "{} ({}{})".format(*own), "num_waiting": len(waiting)}
+            yield event_of(_ELSEWHERE, line, pid=elsewhere[0], facts=facts, printed=f"{line.text}: {facts['frame']}")
+
+
+FORMAT = PySpy
+
+
+def _is_of_library(file: str) -> bool:
+    """Check whether a file belongs to Python or torch. py-spy prints a file relative to the folder of its package."""
+    module = file.partition("/")[0].removesuffix(".py")
+    return module in (*stdlib_module_names, "torch", "<frozen importlib._bootstrap>") or "/lib/python" in file
