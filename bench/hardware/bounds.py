@@ -17,7 +17,7 @@ from typing import Any
 from bench.core.links import NVLINK_PEERS, Bound, Floor, FloorKind, Limit, NodeLinks
 from bench.core.record import Flag, Header, Record
 from bench.core.units import format_bytes, format_rate
-from bench.hardware import _live_copies, link_traffic
+from bench.hardware import _live_copies
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
 from bench.hardware._traffic import RecordTraffic, moves_host_memory
 from bench.hardware.catalogue import pcie_packet_share
@@ -110,6 +110,8 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
     The busiest link is the link that needs the longest time for its traffic.
     """
+    from bench.hardware import link_traffic  # imports numpy, which a look-up of an instance type does not need
+
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
