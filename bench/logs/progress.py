@@ -27,6 +27,7 @@ UNCAUGHT = (" in <module>", "terminate called", "Error executing job", "terminat
 _LONGEST_STACK = 200  # lines
 _MOST_MARKS = 50  # steps of one kind that are kept in one part of a file; later ones of the part become one
 _MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024  # so that a damaged file fills no memory
+_MOST_COMPARED = 16  # processes with the most steps; all ranks of a job make the same steps
 _MOST = 1 << 62
 
 # A word of a line in lower case -> the pattern of a step. Each pattern begins with plain text, which is found quickly.
@@ -45,10 +46,10 @@ _WITHOUT_NUMBER = (
 )
 # A line of an error may also name the step. A summary of W&B names the last step.
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
-           "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "', "wandb:")  # fmt: skip
+           "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "', "wandb:", "retrying")  # fmt: skip
 # A bar may count files, shards or compiled sources.
 _OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][^:|%]{1,60}):\s*\d{1,3}%")
-_TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)")
+_TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)[a-z]*[^a-z]*$")  # before the numbers of a bar
 _LETTER = re.compile(r"[a-z]")
 _DONE_WORDS = ("training time", "finish", "complet", "done", "succe", "passed", "stopped", "train_runtime",
                "out of bounds")  # fmt: skip
@@ -56,7 +57,7 @@ _TRAINING = r"(?:pre-?|fine-?)?(?:train(?:ing)?|tuning)"
 _FINISHED = re.compile(  # unless `_PARTIAL`
     rf"\b{_TRAINING}(?: (?:is|was|has|been|loop|run|now))*[ :,-]+(?:finished|completed?|done|succeeded)\b"
     rf"|\b(?:finished|completed|done(?: with)?|end of) (?:the |all )?{_TRAINING}\b"
-    r"|\b(?:training|job|run|experiment|workflow|application|program|worker group)\b[^.;]{0,40}"
+    r"|\b(?:job|run|experiment|workflow|application|program|worker group)\b[^.;]{0,40}"
     r"\b(?:succeeded|successfully (?:finished|completed)|(?:finished|completed) successfully)\b"
 )
 _PARTIAL = re.compile(
@@ -98,7 +99,7 @@ class Later:
     `own_steps`: the steps after it by the process that printed it. A process is known by the label of its lines. Lines
         without a label count as lines of one process. Losses without a number count, too.
     `file_steps`: the steps after it in lines without a label.
-    `all_steps`: the steps after it by all processes of the file.
+    `all_steps`: the most steps after it by any process of the file. Losses without a number do not count.
     `rise`: how many steps the numbers of `all_steps` span.
     `is_labelled`: whether `own_steps` are known to be of the same process.
     `has_success`: whether the program or its launcher reported success after it and after the last restart. A report
@@ -140,6 +141,9 @@ class _Series:
         self._marks: list[tuple[int, float, int, int]] = []  # line, number, total of a bar, lines that it stands for
         self._left, self._part, self._highest = _MOST_MARKS, 0, -1.0
         self._after: list[tuple[int, float]] = []  # for each mark: the count of lines from it on, and their rise
+
+    def __len__(self) -> int:
+        return len(self._marks)
 
     def add(self, line: int, step: float, total: int, num_states: int, part: int) -> None:
         """Add a step. `num_states`: how often the line was written since the last step."""
@@ -199,6 +203,7 @@ class ProgressReader:
         self._part = 0
         self._series: dict[str, _Series] = {}  # the kind of step -> the steps of all processes
         self._own_series: dict[str | None, dict[str, _Series]] = {}  # a process -> the kind of step -> its steps
+        self._busiest: list[dict[str, _Series]] | None = None  # of `_own_series`, those with the most steps
         self._successes: dict[str | None, list[int]] = {}  # a process -> the lines of its reports
         self._restarts: list[int] = []
         self._programs: dict[str | None, int] = {}  # a process -> the last line about its end by an exception
@@ -298,6 +303,7 @@ class ProgressReader:
 
     def _add(self, number: int, stream: str | None, kind: str, step: float, total: int, num_states: int) -> None:
         self.num_marks += 1
+        self._busiest = None
         if stream not in self._own_series and len(self._own_series) < _MOST_STREAMS:
             self._own_series[stream] = {}
         self._series.setdefault(kind, _Series()).add(number, step, total, num_states, self._part)
@@ -317,8 +323,7 @@ class ProgressReader:
         reports = sorted(line for name in {own, None} for line in self._successes.get(name, ()))
         success = bisect_left(reports, line)
         at = reports[success - 1] if success else 0
-        numbered = {kind: series for kind, series in self._series.items() if kind not in _KINDS_WITHOUT_NUMBER}
-        all_steps, rise = _most_after(numbered, line)
+        all_steps, rise = self._all_steps(line)
         return Later(
             own_steps=_most_after(self._own_series.get(own, {}), line)[0],
             file_steps=_most_after(self._own_series.get(None, {}), line)[0],
@@ -333,11 +338,19 @@ class ProgressReader:
             steps_since_restart=_most_after(self._series, last)[0],
         )
 
+    def _all_steps(self, line: int) -> tuple[int, float]:
+        """Return the most steps with a number after a line by one process, and their rise."""
+        if self._busiest is None:
+            busiest = sorted(self._own_series.values(), key=lambda own: -sum(map(len, own.values())))
+            self._busiest = busiest[:_MOST_COMPARED]
+        all_series = [series for own in self._busiest for kind, series in own.items() if kind not in _UNNUMBERED]
+        return max((series.after(line) for series in all_series), default=(0, 0))
+
     def _any_between(self, line: int, other: int) -> bool:
         return any(series.any_between(line, other) for series in self._series.values())
 
 
-_KINDS_WITHOUT_NUMBER = tuple(kind for kind, _ in _WITHOUT_NUMBER)
+_UNNUMBERED = tuple(kind for kind, _ in _WITHOUT_NUMBER)
 
 
 def _most_after(series: dict[str, _Series], line: int) -> tuple[int, float]:

@@ -86,7 +86,7 @@ MAP = "".join(f"Map (num_proc=16):  {at}%|#  | {at * 1000}/98000 [00:01<00:30, 3
 SHARDS = "".join(
     f"Loading checkpoint shards:  {at}% Completed | {at}/100 [00:01<01:10,  2.1it/s]\n" for at in range(60)
 )
-TOKENS = "".join(f"tokenized {at}/4560 [{at}s]\n" for at in range(60))
+TOKENS = "".join(f"tokenized train data {at}/4560 [{at}s]\n" for at in range(60))
 NINJA = "".join(f"[{at}/64] /usr/local/cuda/bin/nvcc -c x{at}.cu -o x{at}.o\n" for at in range(1, 60))
 DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1it/s]\n" for at in range(0, 100, 10))
 
@@ -195,6 +195,10 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         ("-- Process 3 terminated with the following error:\n" + STACK + steps(60), ("python-error", None, 5)),
         ("ray::RayTrainWorker.run() (pid=9)\n" + STACK + steps(60), ("python-error", None, 5)),
         # a step that other ranks print, one after another
+        (
+            "[rank9]: " + VALUE + "".join(steps(5, f"[rank{at}]: ", first=at * 1000) for at in range(9)),
+            ("python-error", 9, 1),
+        ),
         (
             "[rank3]: " + VALUE + "".join(f"[rank{at}]: step {100 + at % 2}\n" for at in range(64)),
             ("python-error", 3, 1),
