@@ -47,8 +47,6 @@ _WITHOUT_NUMBER = (
 # A line of an error may also name the step. A summary of W&B names the last step.
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
            "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "', "wandb:", "retrying")  # fmt: skip
-# A bar may count files, shards or compiled sources.
-_OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][^:|%]{1,60}):\s*\d{1,3}%")
 _TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)[a-z]*[^a-z]*$")  # before the numbers of a bar
 _LETTER = re.compile(r"[a-z]")
 _DONE_WORDS = ("training time", "finish", "complet", "done", "succe", "passed", "stopped", "train_runtime",
@@ -306,10 +304,10 @@ class ProgressReader:
         self._busiest = None
         if stream not in self._own_series and len(self._own_series) < _MOST_STREAMS:
             self._own_series[stream] = {}
-        self._series.setdefault(kind, _Series()).add(number, step, total, num_states, self._part)
-        if stream in self._own_series:
-            own = self._own_series[stream]
-            own.setdefault(kind, _Series()).add(number, step, total, num_states, self._part)
+        for series in (self._series, self._own_series.get(stream, {})):
+            if kind not in series:
+                series[kind] = _Series()
+            series[kind].add(number, step, total, num_states, self._part)
 
     def later(self, line: int, stream: str | None, rank: int | None) -> Later:
         """Return what the file shows after a message.
@@ -385,12 +383,13 @@ def _steps_in(text: str, number: int) -> Iterator[tuple[str, float, int]]:
 
 
 def _is_of_training(text: str, match: re.Match[str]) -> bool:
-    """Check whether a bar shows steps of training, and not files or shards. A bar without a description may be any."""
+    """Check whether a bar shows steps of training, and not files, shards or compiled sources.
+
+    A bar without a description may be any.
+    """
     before = _TORCH_LABEL.sub("", text[: match.start()])
     label = _STREAM.match(before)
     before = before[label.end() :] if label is not None else before
-    if _OTHER_BAR.search(before):
-        return False
     if _TRAINS.search(before) or "loss" in text:
         return True
     return _LETTER.search(before) is None and not match[0].endswith("]")

@@ -165,6 +165,7 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         ("[rank3]: " + VALUE + steps(9, "[rank0]: "), ("python-error", 3, 1)),
         ("worker-1: " + VALUE + steps(9, "worker-0: "), ("python-error", None, 1)),
         (VALUE + steps(2), ("python-error", None, 1)),
+        (steps(90) + VALUE + steps(2, first=190), ("python-error", None, 91)),
         (VALUE + steps(9) + EXITED, ("python-error", 3, 1)),
         (VALUE + "Saving checkpoint at iteration 120\n", ("python-error", None, 1)),
         (VALUE + "Epoch 3 training finished\n", ("python-error", None, 1)),
@@ -228,6 +229,10 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         # success of a job that did not train, and an error that is not usual at its end
         (DONE + STORE, ("store-lost", 1, 2)),
         (steps(9) + DONE + RETRIED, ("ib-retry-exceeded", None, 11)),
+        (
+            WATCHDOG + RESTART + WATCHDOG.replace("ank1", "ank0").replace("ank 1", "ank 0"),
+            ("collective-timeout", 0, 3),
+        ),
         # advice, and an attempt that did not start
         (
             OOM + "If this persists, consider restarting the job on other nodes.\n" + steps(2),
