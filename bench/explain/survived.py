@@ -70,10 +70,11 @@ def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event
     shown = [event for event in events if event.role in FAILS]
     sure = _survived_for_sure(shown)
     likely = _survived_if_nothing_failed(events, sure)
-    if failed or _failing(event for event in shown if id(event) not in {**sure, **likely}):
+    if failed or _failing(event for event in shown if id(event) not in sure and id(event) not in likely):
         likely = {}
-    survived = [Survived(event, how) for event in events if (how := {**sure, **likely}.get(id(event))) is not None]
-    failing = _failing(event for event in shown if id(event) not in {**sure, **likely})
+    found = {**sure, **likely}
+    survived = [Survived(event, found[id(event)]) for event in events if id(event) in found]
+    failing = _failing(event for event in shown if id(event) not in found)
     if (failed or failing) and not any(event.role in _STATES_CAUSE for event in failing):
         returned = {id(event) for event in _candidates(survived, failing)}
         survived = [each for each in survived if id(each.event) not in returned]
@@ -130,6 +131,7 @@ def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
     """
     latest = _latest_attempts(events, _STATES_CAUSE)
     latest_wait = _latest_attempts(events, (*_STATES_CAUSE, Role.WAITED))
+    last = {event.source: event for event in sorted(_failing(events), key=lambda event: event.line)}
     found: dict[int, How] = {}
     for event in events:
         later = event.later
@@ -137,7 +139,7 @@ def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
         attempts = latest if event.role in _STATES_CAUSE else latest_wait
         if later.restarts_left and (has_next or attempts.get(event.source, 0) > later.num_restarts):
             found[id(event)] = How.RESTARTED
-        elif (_is_end(event) or event.code in _STOPS) and _is_end_of_earlier_run(event, events):
+        elif (_is_end(event) or event.code in _STOPS) and _is_end_of_earlier_run(event, last.get(event.source, event)):
             found[id(event)] = How.WENT_ON
     ends = _last_lines(event for event in events if id(event) in found and _is_end(event))
     for event in events:
@@ -154,12 +156,14 @@ def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
     return found
 
 
-def _is_end_of_earlier_run(event: Event, events: Sequence[Event]) -> bool:
-    """Check whether a run that a launcher or the scheduler ended is followed by another, complete one in the file."""
+def _is_end_of_earlier_run(event: Event, last: Event) -> bool:
+    """Check whether a run that a launcher or the scheduler ended is followed by another, complete one in the file.
+
+    `last`: the last message of the file about a failure.
+    """
     steps = event.later.all_steps
-    later = (other for other in _failing(events) if other.source == event.source and other.line > event.line)
     is_over = event.later.has_success or event.code in _STOPS
-    is_over = is_over or any(steps - other.later.all_steps >= _MANY_STEPS for other in later)
+    is_over = is_over or (last.line > event.line and steps - last.later.all_steps >= _MANY_STEPS)
     return is_over and steps >= _MANY_STEPS
 
 
