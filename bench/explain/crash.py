@@ -27,7 +27,7 @@ from bench.explain.crash_facts import coded_document, event_document, reason_of,
 from bench.explain.crash_messages import ALL_TIMED_OUT, HUNG_AFTER_START, HUNG_AT_START, CrashCode
 from bench.explain.crash_ranks import WORLDS
 from bench.explain.reason import Reason
-from bench.explain.survived import Survived, set_aside, survived_lines
+from bench.explain.survived import Survived, doubted_causes, set_aside, survived_lines, with_doubted
 from bench.logs.events import _ends, launchers, nccl_init, openmpi_errors, python_errors, torch_watchdog
 from bench.logs.failure_events import Event, Role
 
@@ -134,8 +134,9 @@ def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int
         shown += crash_ranks.hung(events)
     if not failed and all(event.kind.advisory for event in shown):
         return None
+    doubted = doubted_causes(events, survived, failed)
     causes, followed = divided(shown, reporters)
-    ranked = ranked_causes(causes)
+    ranked = with_doubted(ranked_causes(causes), ranked_causes(doubted))
     if not ranked:
         return None
     first = ranked[0][0]

@@ -290,7 +290,7 @@ def ranked_causes(causes: Sequence[Event]) -> list[tuple[Event, float]]:
     """
     by_kind: dict[tuple[str, ...], list[Event]] = {}
     for event in causes:
-        by_kind.setdefault(_kind_of(event), []).append(event)
+        by_kind.setdefault(kind_of(event), []).append(event)
     earliest = []
     for alike in by_kind.values():
         alike = [event for event in alike if not event.kind.advisory] or alike
@@ -301,7 +301,7 @@ def ranked_causes(causes: Sequence[Event]) -> list[tuple[Event, float]]:
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def _kind_of(event: Event) -> tuple[str, ...]:
+def kind_of(event: Event) -> tuple[str, ...]:
     """Return what two messages of the same cause have in common. Exceptions may differ in numbers, such as the rank."""
     if event.code != python_errors.RAISED.code:
         return (event.code,)

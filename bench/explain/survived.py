@@ -1,40 +1,47 @@
 """Set aside the messages that a job survived.
 
-One question decides: did the process that printed the message go on as usual? The answer is yes in these cases:
-- The process made further steps. Steps of other processes prove less: a rank that ends stops the others soon, but not
-  at once, so many steps are needed. If the job failed later, the same holds for lines without a label. After an
-  exception that nothing caught, a program may still write steps that it made before.
-- The program or its launcher reported success later, and no launcher reports that a process failed.
-- The job had ended with success before. Connections then break as the processes end one after another.
+One question decides: did the process that printed the message go on as usual? Some answers are sure:
+- The process made further steps, or the job made so many that no process can wait for a dead one. After an exception
+  that nothing caught, a program may still write lines that it printed before.
 - A launcher restarted the job, and the next attempt made steps, succeeded, or failed for a reason of its own.
-- A port of a NIC became active again, and nothing else failed.
+- A launcher reported the end of an earlier run, and a later run in the same file made many steps, and then succeeded or
+  failed.
 
-A launcher's report that a process or a node ended is the end of an attempt. It is set aside only if a later run in the
-same file made many steps, and then succeeded or failed.
+Others are likely, and count only if no other message is about a failure:
+- A few steps follow in lines that do not name their process.
+- The program or its launcher reported success later.
+- The program had reported success before. Connections then break as the processes end one after another.
+- A port of a NIC became active again.
+
+If the job is known to have failed, and no other message tells why, a message that it survived is still the likeliest
+cause: a thread that read data may have died long before the others starved. Beside another cause, it is a less likely
+one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.core.codes import Coded
-from bench.explain.crash_causes import DEATHS, FAILS, FOLLOWS, LOSSES
+from bench.explain.crash_causes import DEATHS, FAILS, LOSSES, kind_of
 from bench.explain.crash_facts import who, words
 from bench.explain.crash_messages import CrashCode
 from bench.logs.events import _ends, launchers, nccl_warn
 from bench.logs.failure_events import Event, Role
 
-_OWN_STEPS = 3  # steps of a process that prove that it survived
-_FILE_STEPS = 5  # the same in a file whose lines do not name their process, if the job did not fail later
-_MANY_STEPS = 20  # steps of any process that prove that all processes survived
-_BUFFERED_STEPS = 400  # more than the lines that a program may still write after its exception (8 KiB)
-_STATES_CAUSE = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.WAITED)
-_OF_LAUNCHER = (*DEATHS, *LOSSES, _ends.TIME_LIMIT.code, launchers.ABORT.code)
+_OWN_STEPS = 3  # a step may end after an error of its process, and the next one may be printed before; not a third
+_FILE_STEPS = 5  # the same in lines that do not name their process: those of two processes may follow one another
+_MANY_STEPS = 20  # processes that wait for a dead one do not make so many steps, whatever is in their buffers
+_BUFFERED_STEPS = 400  # lines of 20 characters in the 8 KiB that a program may still write after its exception
+_LAUNCHERS_REPORTS = (*DEATHS, *LOSSES, _ends.TIME_LIMIT.code, launchers.ABORT.code)
 _STOPS = (_ends.STEP_ENDED.code, _ends.INTERRUPTED.code, _ends.CANCELLED.code)
-_USUAL_AT_EXIT = (Role.PEER, Role.STOPPED, Role.NETWORK)
-_MOST_LINES = 4
+_USUAL_AT_EXIT = (Role.PEER, Role.STOPPED)
+_STATES_CAUSE = (Role.CAUSE, Role.NETWORK, Role.ABSENT)
+_MAY_BE_CAUSE = (Role.CAUSE, Role.NETWORK, Role.WAITED)
+_LESS = 0.9  # the weight of a message that the job survived, compared with that of a cause that it did not survive
+_MOST_LINES = 4  # on the page
 
 
 class How(StrEnum):
@@ -60,102 +67,134 @@ def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event
 
     `failed`: whether the job is known to have failed.
     """
-    shown = sorted((event for event in events if event.role in FAILS), key=lambda event: -event.line)
-    first = _Judgement(failed, shown)
-    second = _Judgement(failed, shown, frozenset(first.files_with_ends))
-    survived = second.survived
-    recovered = _recovered_ports(events)
-    if not failed and all(event.kind.advisory or id(event) in recovered for event in second.kept):
-        survived |= {id(event): Survived(event, How.RECOVERED) for event in second.kept if id(event) in recovered}
-    kept = [event for event in events if id(event) not in survived]
-    return kept, [survived[id(event)] for event in events if id(event) in survived]
+    shown = [event for event in events if event.role in FAILS]
+    sure = _survived_for_sure(shown)
+    likely = _survived_if_nothing_failed(events, sure)
+    if failed or _failing(event for event in shown if id(event) not in sure and id(event) not in likely):
+        likely = {}
+    found = {**sure, **likely}
+    survived = [Survived(event, found[id(event)]) for event in events if id(event) in found]
+    failing = _failing(event for event in shown if id(event) not in found)
+    if (failed or failing) and not any(event.role in _STATES_CAUSE for event in failing):
+        returned = {id(event) for event in _candidates(survived, failing)}
+        survived = [each for each in survived if id(each.event) not in returned]
+    without = {id(each.event) for each in survived}
+    return [event for event in events if id(event) not in without], survived
 
 
-class _Judgement:
-    """Decides for each message how the job survived it. Later messages come first, because they decide about others.
+def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: bool) -> list[Event]:
+    """Return the messages that the job survived and that may still be its cause, because it is known to have failed."""
+    failing = _failing(kept)
+    is_known = failed or any(event.role not in _STATES_CAUSE or _is_end(event) for event in failing)
+    return _candidates(survived, failing) if is_known else []
 
-    `kept`: the messages that the job did not survive.
-    `files_with_ends`: the files with reports of launchers that the job did not survive. Launchers often write a file of
-        their own, so that such a report counts for the messages of all files.
+
+def with_doubted(
+    ranked: Sequence[tuple[Event, float]], doubted: Sequence[tuple[Event, float]]
+) -> list[tuple[Event, float]]:
+    """Add causes that the job may have survived to the other causes, each after them all."""
+    most = _LESS * min((weight for _, weight in ranked), default=1.0)
+    return [*ranked, *((event, min(weight, most)) for event, weight in doubted)]
+
+
+def _failing(events: Iterable[Event]) -> list[Event]:
+    """Return the messages that are never usual."""
+    return [event for event in events if event.role in FAILS and not event.kind.advisory]
+
+
+def _candidates(survived: Sequence[Survived], failing: Sequence[Event]) -> list[Event]:
+    """Return the messages that may be causes of a failure that came later.
+
+    A launcher's restart, or an earlier run in the same file, has nothing to do with it. Of equal messages, the job may
+    have survived one, but the other says more about the failure.
     """
+    ends = _last_lines(each.event for each in survived if _is_end(each.event))
+    kinds = {kind_of(event) for event in failing}
+    events = [each.event for each in survived if each.how is not How.RESTARTED and not each.event.kind.advisory]
+    events = [event for event in events if event.role in _MAY_BE_CAUSE and kind_of(event) not in kinds]
+    return [event for event in events if event.line > ends.get(event.source, 0)]
 
-    def __init__(self, failed: bool, events: Sequence[Event], files_with_ends: frozenset[str] = frozenset()) -> None:
-        """Decide about messages of which the last lines come first."""
-        self.survived: dict[int, Survived] = {}
-        self.kept: list[Event] = []
-        self.files_with_ends = set(files_with_ends)
-        self._failed = failed
-        self._latest = _latest_attempts(events)
-        self._steps_after: dict[str, int] = {}  # a file -> the fewest steps after a message of `kept`
-        self._ended: dict[str, int] = {}  # a file -> the last report of a launcher about an earlier run
-        for event in events:
-            how = self._how_uncaught(event) if self._is_uncaught(event) else self._how(event)
-            if how is not None:
-                self.survived[id(event)] = Survived(event, how)
-                if _is_end(event):
-                    self._ended.setdefault(event.source, event.line)
-                continue
-            self.kept.append(event)
-            if not event.kind.advisory:
-                steps = event.later.all_steps
-                self._steps_after[event.source] = min(steps, self._steps_after.get(event.source, steps))
-            if _is_end(event):
-                self.files_with_ends.add(event.source)
 
-    def _has_failed_after(self, event: Event) -> bool:
-        return self._failed or event.source in self._steps_after or bool(self.files_with_ends - {event.source})
+def _last_lines(events: Iterable[Event]) -> dict[str, int]:
+    """Return the last line of the events in each file."""
+    last: dict[str, int] = {}
+    for event in events:
+        last[event.source] = max(event.line, last.get(event.source, 0))
+    return last
 
-    def _is_uncaught(self, event: Event) -> bool:
-        """Check whether an exception ended its program, unless a launcher reports the end of this run."""
-        return event.later.is_uncaught and not _is_end(event) and event.line > self._ended.get(event.source, 0)
 
-    def _how(self, event: Event) -> How | None:
-        """Return how the job survived a message, or None if it may not have survived it."""
+def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
+    """Return how the job survived messages, by their id, whatever happened later.
+
+    Steps prove it: so many that no waiting process makes them, or some of the process that printed the message. So
+    does a restart, if the next attempt made steps, succeeded, or failed for a reason of its own.
+    """
+    latest = _latest_attempts(events, _STATES_CAUSE)
+    latest_wait = _latest_attempts(events, (*_STATES_CAUSE, Role.WAITED))
+    last = {event.source: event for event in sorted(_failing(events), key=lambda event: event.line)}
+    found: dict[int, How] = {}
+    for event in events:
         later = event.later
         has_next = bool(later.steps_since_restart) or later.has_success
-        if later.restarts_left and (has_next or self._latest.get(event.source, 0) > later.num_restarts):
-            return How.RESTARTED
-        if _is_end(event) or event.code in _STOPS:
-            how = self._how_end(event)
-        else:
-            how = self._how_message(event)
-        is_usual = event.role in _USUAL_AT_EXIT or event.code in _STOPS
-        if how is None and later.after_success and is_usual and not self.files_with_ends and not self._failed:
-            return How.HAD_ENDED
-        return how
-
-    def _how_message(self, event: Event) -> How | None:
-        later, has_failed = event.later, self._has_failed_after(event)
-        if later.all_steps >= _MANY_STEPS or (later.is_labelled and later.own_steps >= _OWN_STEPS):
-            return How.WENT_ON
-        # A lost connection is a consequence. If nothing failed, it does not matter whose steps follow.
-        steps = later.all_steps if event.role in FOLLOWS else later.own_steps
-        if steps >= _FILE_STEPS and not has_failed:
-            return How.WENT_ON
-        return How.SUCCEEDED if later.has_success and not has_failed else None
-
-    def _how_end(self, event: Event) -> How | None:
-        """Return how the job survived that a launcher or the scheduler ended it: by a later run in the same file.
-
-        A process that only the shell or the kernel reports as killed may be a helper of a job that succeeds later.
-        """
+        attempts = latest if event.role in _STATES_CAUSE else latest_wait
+        if later.restarts_left and (has_next or attempts.get(event.source, 0) > later.num_restarts):
+            found[id(event)] = How.RESTARTED
+        elif (_is_end(event) or event.code in _STOPS) and _is_end_of_earlier_run(event, last.get(event.source, event)):
+            found[id(event)] = How.WENT_ON
+    ends = _last_lines(event for event in events if id(event) in found and _is_end(event))
+    for event in events:
+        if _is_end(event) or event.code in _STOPS or id(event) in found:
+            continue
         later = event.later
-        num_until_failure = later.all_steps - self._steps_after.get(event.source, later.all_steps)
-        is_run_over = later.has_success or num_until_failure >= _MANY_STEPS or event.code in _STOPS
-        if later.all_steps >= _MANY_STEPS and is_run_over:
-            return How.WENT_ON
-        is_helper = event.rank is None and event.host is None and event.code == _ends.KILLED.code
-        return How.SUCCEEDED if is_helper and later.has_success and not self._has_failed_after(event) else None
+        is_own = later.is_labelled and later.own_steps >= _OWN_STEPS and event.role != Role.WAITED
+        if later.is_uncaught and event.line > ends.get(event.source, 0):
+            is_over = later.all_steps >= _BUFFERED_STEPS
+        else:
+            is_over = later.all_steps >= _MANY_STEPS or is_own
+        if is_over:
+            found[id(event)] = How.WENT_ON
+    return found
 
-    def _how_uncaught(self, event: Event) -> How | None:
-        """Return how the job survived an exception with the stack of a whole program. It may be a helper's.
 
-        A program that ends so may still write lines that it printed before, so a few steps after it prove nothing.
-        """
-        how = self._how(event)
-        if how is not How.WENT_ON or event.later.all_steps >= _BUFFERED_STEPS:
-            return how
-        return How.SUCCEEDED if event.later.has_success and not self._has_failed_after(event) else None
+def _is_end_of_earlier_run(event: Event, last: Event) -> bool:
+    """Check whether a run that a launcher or the scheduler ended is followed by another, complete one in the file.
+
+    `last`: the last message of the file about a failure.
+    """
+    steps = event.later.all_steps
+    is_over = event.later.has_success or event.code in _STOPS
+    is_over = is_over or (last.line > event.line and steps - last.later.all_steps >= _MANY_STEPS)
+    return is_over and steps >= _MANY_STEPS
+
+
+def _survived_if_nothing_failed(events: Sequence[Event], sure: Mapping[int, How]) -> dict[int, How]:
+    """Return how the job survived messages, by their id, if no other message is about a failure."""
+    shown = [event for event in events if event.role in FAILS and id(event) not in sure]
+    likely = {id(event): how for event in shown if (how := _likely(event)) is not None}
+    ports = _recovered_ports(events)
+    return likely | {id(event): How.RECOVERED for event in shown if id(event) in ports and id(event) not in likely}
+
+
+def _likely(event: Event) -> How | None:
+    """Return how the job survived a message if nothing else failed: a few steps, or success before or after it.
+
+    A process that only the shell or the kernel reports as killed may be a helper of a job that succeeds later. An
+    exception that nothing caught needs steps before the success, because a program may report success as it ends.
+    """
+    later = event.later
+    if event.role == Role.PEER:
+        # it does not matter whose steps follow a lost connection that ended no process
+        is_over = max(later.own_steps, later.file_steps) >= _FILE_STEPS
+    else:
+        is_over = event.role == Role.CAUSE and later.own_steps >= _FILE_STEPS
+    is_helper = event.rank is None and event.host is None and event.code == _ends.KILLED.code
+    is_end = (_is_end(event) and not is_helper) or event.code in _STOPS
+    if is_over and not later.is_uncaught and not is_end and not is_helper:
+        return How.WENT_ON
+    if later.has_success and not is_end and (not later.is_uncaught or later.all_steps >= _MANY_STEPS):
+        return How.SUCCEEDED
+    is_usual = event.role in _USUAL_AT_EXIT or event.code in _STOPS
+    return How.HAD_ENDED if later.after_success and is_usual else None
 
 
 def _is_end(event: Event) -> bool:
@@ -164,14 +203,19 @@ def _is_end(event: Event) -> bool:
     The kernel and Python also report killed processes, which may be helpers.
     """
     is_of_kernel = event.code == _ends.HOST_MEMORY.code and event.pid is not None
-    return event.code in _OF_LAUNCHER and "error" not in event.facts and not event.kind.advisory and not is_of_kernel
+    return (
+        event.code in _LAUNCHERS_REPORTS and "error" not in event.facts and not event.kind.advisory and not is_of_kernel
+    )
 
 
-def _latest_attempts(events: Sequence[Event]) -> dict[str, int]:
-    """Return for each file the number of restarts before the last message that states a cause."""
+def _latest_attempts(events: Sequence[Event], roles: Collection[Role]) -> dict[str, int]:
+    """Return for each file the number of restarts before the last message of these roles.
+
+    An attempt that did not even reach the store says nothing about why the attempt before it failed.
+    """
     latest: dict[str, int] = {}
-    for event in events:
-        if event.role in _STATES_CAUSE and not event.kind.advisory and not _is_end(event):
+    for event in _failing(events):
+        if event.role in roles and event.code != _ends.STORE_UNREACHABLE.code and not _is_end(event):
             latest[event.source] = max(event.later.num_restarts, latest.get(event.source, 0))
     return latest
 
@@ -199,7 +243,7 @@ def survived_lines(survived: Sequence[Survived]) -> list[Coded]:
         first, last = alike[0], alike[-1]
         ranks = sorted({event.rank for event in alike if event.rank is not None})
         later = last.later
-        num_steps = max(later.own_steps, later.all_steps if later.all_steps >= _MANY_STEPS else 0)
+        num_steps = later.rise if later.all_steps >= later.own_steps else later.own_steps
         facts = {
             "kind": code,
             "who": who(ranks),

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from bench.core import plugins
 from bench.core.wrapping import quoted
-from bench.logs.progress import NOTHING_LATER, WHOLE_PROGRAM, Later, ProgressReader, rank_label, stream_of
+from bench.logs.progress import NOTHING_LATER, UNCAUGHT, Later, ProgressReader, rank_label, stream_of
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
@@ -308,30 +308,36 @@ class EventReader:
         if not near and not any(reader.is_open for reader in self._formats):
             self._skip(text)
             return
-        self._unread = None
-        *whole_lines, rest = (self._rest + text).split("\n")
+        begun = self._rest + text
+        *whole_lines, rest = begun.split("\n")
         self._rest = rest[:_LONGEST_LINE]
         is_read = self._progress.wants(len(text))
         num_messages = self._progress.num_messages
+        ends = [sign for sign in UNCAUGHT if sign in begun]
+        begin = self._number
         for index, raw in enumerate(whole_lines):
-            if WHOLE_PROGRAM in raw:
-                self._progress.read_frame(self._number, raw)
+            if ends and any(sign in raw for sign in ends):
+                self._progress.read_end(self._number, raw)
             label = self._line(raw, near)
             if not is_read and self._progress.num_messages > num_messages:
                 is_read = True
                 for earlier in range(index):  # the program may have reported success shortly before
-                    self._progress.read(self._number - index + earlier, whole_lines[earlier], None)
-                self._progress.num_messages += 1
+                    self._progress.read(begin + earlier, whole_lines[earlier], None)
+                self._progress.begin_part()
             self._before = raw[:_LONGEST_LINE]
             if is_read:
                 self._progress.read(self._number, raw, label)
             self._number += 1
+        if whole_lines:
+            self._unread = None
+            if not is_read:
+                self._sample(begin, begun)
 
     def events(self, source: str = "") -> tuple[Event, ...]:
         """Return all events of the text in order. Call this method once, after the last piece."""
         if self._unread is not None:
             begin, text = self._unread
-            self._read_skipped(begin, self._progress.samples(text, is_last=True))
+            self._read_skipped(begin, self._progress.samples(text, is_last=True), is_sample=True)
         if self._rest:
             self._progress.read(self._number, self._rest, self._line(self._rest, self._hints))
             self._rest = ""
@@ -341,8 +347,11 @@ class EventReader:
         return tuple(replace(event, source=source, later=self._later(event)) for event in found)
 
     def _later(self, event: Event) -> Later:
-        stream = self._streams.get(event.line) or (str(event.label) if event.label is not None else None)
-        return self._progress.later(event.line, stream, event.rank)
+        return self._progress.later(event.line, self._stream_of(event), event.rank)
+
+    def _stream_of(self, event: Event) -> str | None:
+        """Return the process that printed a message, which may have begun on an earlier line."""
+        return self._streams.get(event.line) or (str(event.label) if event.label is not None else None)
 
     def _skip(self, text: str) -> None:
         """Skip a piece of text that contains no known word, but keep its last line.
@@ -356,16 +365,20 @@ class EventReader:
         if self._progress.wants(len(text)):
             self._read_skipped(self._number, enumerate(begun.split("\n")[:-1]))
         elif ended:
-            is_sampled = self._read_skipped(self._number, self._progress.samples(begun))
-            self._unread = None if is_sampled else (self._number, begun)
+            self._sample(self._number, begun)
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
 
-    def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]]) -> bool:
-        """Read how the job went on from some lines without a known word. Return whether there is a line."""
+    def _sample(self, begin: int, text: str) -> None:
+        """Read samples of a text from time to time. Of the last text of a file, `events` reads them."""
+        is_sampled = self._read_skipped(begin, self._progress.samples(text), is_sample=True)
+        self._unread = None if is_sampled else (begin, text)
+
+    def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]], is_sample: bool = False) -> bool:
+        """Read how the job went on from some lines that were skipped. Return whether there is a line."""
         number = None
         for number, raw in lines:
-            label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
+            label = self._srun_label(raw, not is_sample) if raw[:1].isdigit() or raw[:1] == " " else None
             self._progress.read(begin + number, raw, label)
         return number is not None
 
@@ -404,10 +417,12 @@ class EventReader:
             self._times[shape] = number + 1
         return number >= _MOST_ALIKE
 
-    def _srun_label(self, raw: str) -> int | None:
+    def _srun_label(self, raw: str, is_new: bool = True) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
         Line numbers have the same form, but a line number never occurs twice. ctest prints the number of a test.
+
+        `is_new`: whether the line was not read before.
         """
         found = _SRUN_LABEL.match(raw)
         if found is None:
@@ -417,7 +432,7 @@ class EventReader:
             self._tests.add(rank)
         if rank in self._tests:
             return None
-        if rank in self._labels or len(self._labels) < _MOST_EVENTS:
+        if is_new and (rank in self._labels or len(self._labels) < _MOST_EVENTS):
             self._labels[rank] = self._labels.get(rank, 0) + 1
         return rank if self._labels.get(rank, 0) > 1 else None
 
@@ -449,7 +464,8 @@ class EventReader:
                 place = len(self._events) - 1 if steps is not None else None
             self._seen[key] = (self._progress.num_marks, place)
             if event.role not in (Role.STATE, Role.PLACE):
-                self._progress.event_found(event.line, stream)
+                own = stream if event.line == self._number else self._stream_of(event)
+                self._progress.event_found(event.line, own)
 
 
 def _with_label(event: Event) -> Event:

@@ -15,69 +15,71 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bench.logs.readers import _lines
+
 _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is not read completely
 _BETWEEN_SAMPLES = 1 << 20  # characters
 _AFTER_EVENT, _ALTOGETHER = 1 << 18, 1 << 24  # characters that are read line by line, after one message and in one file
-_LONGEST_LINE, _LONGEST_LABEL = 400, 200
-WHOLE_PROGRAM = ", in <module>"  # the first frame of the stack of an exception that no code of the program caught
+_LONGEST_LINE, _LONGEST_LABEL = 400, 200  # characters; steps and labels stand at the begin of a line
+# Lines about an exception that no code of the program caught. A thread's or a worker's exception ends it, too.
+UNCAUGHT = (" in <module>", "terminate called", "Error executing job", "terminated with the following error",
+            "_bootstrap_inner", "ray::")  # fmt: skip
 _LONGEST_STACK = 200  # lines
-_MOST_MARKS = 50  # steps of one kind that are kept after one message, at most; of later steps only the last
-_MOST_STREAMS, _MOST_KINDS, _MOST_REPORTS = 4_096, 32, 1_024
+_MOST_MARKS = 50  # steps of one kind that are kept in one part of a file; later ones of the part become one
+_MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024  # so that a damaged file fills no memory
+_MOST_COMPARED = 16  # processes with the most steps; all ranks of a job make the same steps
 _MOST = 1 << 62
-_STEPS_OF_EPOCH = 10  # an epoch has at least so many steps
 
 # A word of a line in lower case -> the pattern of a step. Each pattern begins with plain text, which is found quickly.
-_NUMBER = r"['\"]?[ \t:=\[#]{1,4}(\d{1,12})\b(?![.\w-])"
+# `eval_steps=500` is a setting.
+_NUMBER = r"['\"]?[ \t:=\[#]{1,12}['\"]?(\d{1,12})\b(?![.\w-])"
 _COUNTERS = (
-    ("iter", re.compile(rf"iter(?<![a-z]iter)(?:ation)?s?{_NUMBER}")),
-    ("step", re.compile(rf"step(?<![a-z]step)s?{_NUMBER}")),
-    ("/", re.compile(r"(?<![\d/.])(\d{1,12})/(\d{1,12})(?: \[|\])")),  # tqdm, Keras, `Epoch: [3][511/1736]`
+    ("iter", re.compile(rf"iter(?<![a-z]iter)(?:ation)?(?:(?<!_iter)s)?{_NUMBER}")),
+    ("step", re.compile(rf"step(?<![a-z]step)(?:(?<!_step)s)?{_NUMBER}")),
+    ("num_updates", re.compile(rf"num_updates{_NUMBER}")),
 )
-_EPOCH = re.compile(r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6})")
+_BAR = re.compile(r"(?<![\d/.])(\d{1,12})/(\d{1,12})(?: \[|\]| ━| \(\d)")  # tqdm, Keras, `Epoch: [3][511/1736]`
+_EPOCH = re.compile(r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6}(?:\.\d{1,9})?)")
 _WITHOUT_NUMBER = (
     ("loss", re.compile(r"loss(?<![a-z]loss)['\"]?[ \t:=]{1,4}['\"]?-?(?:\d|nan)")),
     ("sav", re.compile(r"sav(?:ed|ing) (?:the |final |model |a )*(?:checkpoint|model|weights)\b")),
 )
-# A line of an error may also name the step.
+# A line of an error may also name the step. A summary of W&B names the last step.
 _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort", "time out", "timeout", "timed out",
-           "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "')  # fmt: skip
-_OTHER_BAR = re.compile(r"(?:^|[\s\]:])(?!train|epoch|step|iter)([a-z][\w .()-]{2,60}):\s+\d{1,3}%\|")
-_DONE_WORDS = (
-    "training time",
-    "finish",
-    "complet",
-    "done",
-    "succe",
-    "exit",
-    "passed",
-    "stopped",
-    "train_runtime",
-    "out of bounds",
+           "slurm", "srun:", "nccl info", "nccl warn", "worknccl", '  file "', "wandb:", "retrying")  # fmt: skip
+_TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)[a-z]*[^a-z]*$")  # before the numbers of a bar
+_LETTER = re.compile(r"[a-z]")
+_DONE_WORDS = ("training time", "finish", "complet", "done", "succe", "passed", "stopped", "train_runtime",
+               "out of bounds")  # fmt: skip
+_TRAINING = r"(?:pre-?|fine-?)?(?:train(?:ing)?|tuning)"
+_FINISHED = re.compile(  # unless `_PARTIAL`
+    rf"\b{_TRAINING}(?: (?:is|was|has|been|loop|run|now))*[ :,-]+(?:finished|completed?|done|succeeded)\b"
+    rf"|\b(?:finished|completed|done(?: with)?|end of) (?:the |all )?{_TRAINING}\b"
+    r"|\b(?:job|run|experiment|workflow|application|program|worker group)\b[^.;]{0,40}"
+    r"\b(?:succeeded|successfully (?:finished|completed)|(?:finished|completed) successfully)\b"
 )
-_WORK = r"(?:pre-?|fine-?)?(?:training|tuning|optimi[sz]ation|experiment|run|job|workflow|application|worker group)"
-_DONE = re.compile(
-    rf"\b{_WORK}\b(?:(?!\b(?:not|to|until|when|if|will|can|must|may)\b|n't\b)[^.;]){{0,60}}"
-    r"\b(?:finished|completed?|done|succeeded|successful(?:ly)?)\b(?! iteration)"
-    r"(?!\swith (?:non-?zero|(?:exit )?(?:code|status):? [1-9]))"
-    rf"|\b(?:finished|completed|done(?: with)?|end of) (?:the )?{_WORK}\b"
-    r"|\b(?:total )?training time:? \d|\b(?:finished|completed) successfully\b|\bsuccessfully (?:finished|completed)\b"
-    r"|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bcompleted\s+0:0\b"
-    r"|\bexits successfully\b|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?code:? ?0\b|\bexited normally\b"
-    r"|`trainer\.fit` stopped: `max_|\btrain_runtime\b|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b"
-    r"|\breason:\s+completed\b|=+ \d+ passed\b|^\s*(?:all )?done[.!]?\s*$|# out of bounds values : 0 ok"
+_PARTIAL = re.compile(
+    r"\b(?:not|until|when|if|once|to be|will|can|must|may|stage|warm-?up|epoch|step|iteration|data|setup|fold)\b|n't\b"
 )
-_NO_ERROR = re.compile(r"\b(?:code:? ?0|0 ok|0:0)\b")  # in a line that also has a word of an error
+_SUCCEEDED = re.compile(
+    r"\btotal training time:? \d|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bexits successfully\b"
+    r"|`trainer\.fit` stopped: `max_|['\"]train_runtime['\"]: ['\"]?\d|^\s*\d+\s.*\bcompleted\s+0:0\b"
+    r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|# out of bounds values : 0 ok"
+)
 _RESTART_WORDS = ("restart", "reque", "retry")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
     r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b"
     r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
-    r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b|^restarting\b"
+    r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b"
+)
+_ADVICE = re.compile(
+    r"\b(?:consider|try|please|should|recommend\w*|if|when|before|by|without)\b.{0,60}\bre(?:start|que)"
 )
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
 _MPIRUN_LABEL = re.compile(r"^\s*\[(?:1,)?(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output, and by horovodrun
 _STREAM = re.compile(
-    r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})"  # Ray, vLLM
+    r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})[^()]{0,60}\)?"  # Ray, vLLM
     r"|\[rank: (?P<b>\d{1,6})\]"  # Lightning
     r"|(?!step|epoch|iter|batch)(?P<c>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
     re.IGNORECASE,
@@ -88,21 +90,30 @@ _STREAM = re.compile(
 class Later:
     """What a file shows after one of its messages.
 
+    The steps of one kind are counted by lines. A line counts if its number exceeds all numbers since the message, so
+    that ranks that print the same step, and a buffer that a rank writes late, count once.
+
     `own_steps`: the steps after it by the process that printed it. A process is known by the label of its lines. Lines
-        without a label count as lines of one process.
-    `all_steps`: the most steps after it by any process of the file.
+        without a label count as lines of one process. Losses without a number count, too.
+    `file_steps`: the steps after it in lines without a label.
+    `all_steps`: the most steps after it by any process of the file. Losses without a number do not count.
+    `rise`: how many steps the numbers of `all_steps` span.
     `is_labelled`: whether `own_steps` are known to be of the same process.
-    `has_success`: whether the program or its launcher reported success after it and after the last restart.
-    `after_success`: whether success was reported before it, without a step between the report and the message.
+    `has_success`: whether the program or its launcher reported success after it and after the last restart. A report
+        of a labelled process counts for the messages of this process only.
+    `after_success`: whether success was reported before it, after steps, and without a step between the report and the
+        message.
     `num_restarts`: how often a launcher restarted the job before it.
     `restarts_left`: how often a launcher restarted the job after it.
     `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
         yet written may follow.
-    `steps_since_restart`: the most steps of any process after the last restart.
+    `steps_since_restart`: the steps of all processes after the last restart.
     """
 
     own_steps: int = 0
+    file_steps: int = 0
     all_steps: int = 0
+    rise: int = 0
     is_labelled: bool = False
     has_success: bool = False
     after_success: bool = False
@@ -116,41 +127,67 @@ NOTHING_LATER = Later()
 
 
 class _Series:
-    """The steps of one kind: lines with their number, and the count of different steps so far.
+    """The steps of one kind: lines with their numbers.
 
-    Positions are kept for the first steps after a message only, and for the last step.
+    All lines are kept of the first steps in one part of a file only. `part`: how many messages, restarts and reports of
+    success there are before a line.
     """
 
-    def __init__(self, factor: int) -> None:
-        """Begin without a step. `factor`: the steps between two numbers."""
-        self._factor = factor
-        self._marks: list[tuple[int, int, int]] = []
-        self._left, self._message = _MOST_MARKS, 0
+    def __init__(self) -> None:
+        """Begin without a step."""
+        self._marks: list[tuple[int, float, int, int]] = []  # line, number, total of a bar, lines that it stands for
+        self._left, self._part, self._highest = _MOST_MARKS, 0, -1.0
+        self._after: list[tuple[int, float]] = []  # for each mark: the count of lines from it on, and their rise
 
-    def add(self, line: int, step: int | None, message: int) -> None:
-        """Add a step, which may have no number. `message`: the number of messages before it."""
-        if message != self._message:
-            self._left, self._message = _MOST_MARKS, message
-        count = self._marks[-1][2] if self._marks else 0
-        is_new = step is None or not self._marks or step != self._marks[-1][1]
-        mark = (line, -1 if step is None else step, count + is_new)
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def add(self, line: int, step: float, total: int, num_states: int, part: int) -> None:
+        """Add a step. `num_states`: how often the line was written since the last step."""
+        self._after = []
+        if part != self._part:
+            self._left, self._part, self._highest = _MOST_MARKS, part, -1.0
+        _, last, last_total, num_lines = self._marks[-1] if self._marks else (0, step, total, 0)
+        weight = max(1, min(num_states, int(step - last))) if total == last_total else 1
         self._left -= 1
         if self._left >= 0 or not self._marks:
-            self._marks.append(mark)
-        else:
-            self._marks[-1] = mark
+            self._marks.append((line, step, total, weight))
+        elif total == last_total and step > self._highest:
+            self._marks[-1] = (line, step, total, num_lines + weight)
+        self._highest = max(self._highest, step)
 
-    def after(self, line: int) -> int:
-        """Return how many steps are known after a line: different steps, or the rise of their numbers."""
-        begin = bisect_right(self._marks, (line, _MOST, 0))
+    def after(self, line: int) -> tuple[int, float]:
+        """Return how many lines after a line have a number that exceeds all numbers since, and how far they rise."""
+        begin = self._first_after(line)
         if begin == len(self._marks):
-            return 0
-        (_, first, count), (_, last, count_of_all) = self._marks[begin], self._marks[-1]
-        return max(count_of_all - count + 1, (last - first) * self._factor)
+            return 0, 0
+        self._after = self._after or self._counted()
+        return self._after[begin]
+
+    def _counted(self) -> list[tuple[int, float]]:
+        """Count from the last mark to the first. Where the total of a bar changes, another count begins."""
+        found: list[tuple[int, float]] = [(0, 0)] * len(self._marks)
+        counts, tops = [0] * len(self._marks), [0.0] * len(self._marks)
+        higher: list[int] = []  # the places of the marks that exceed all marks before them
+        best: tuple[int, float] = (0, 0)
+        for at in reversed(range(len(self._marks))):
+            _, step, total, weight = self._marks[at]
+            if at + 1 < len(self._marks) and self._marks[at + 1][2] != total:
+                higher, best = [], found[at + 1]
+            while higher and self._marks[higher[-1]][1] <= step:
+                higher.pop()
+            counts[at] = weight + (counts[higher[-1]] if higher else 0)
+            tops[at] = tops[higher[-1]] if higher else step
+            higher.append(at)
+            found[at] = max(best, (counts[at], tops[at] - step + 1))
+        return found
 
     def any_between(self, line: int, other: int) -> bool:
         """Check whether a step is known after a line and before another."""
-        return bisect_right(self._marks, (line, _MOST, 0)) < bisect_left(self._marks, (other, -2, 0))
+        return self._first_after(line) < bisect_left(self._marks, (other, -1.0, 0, 0))
+
+    def _first_after(self, line: int) -> int:
+        return bisect_right(self._marks, (line, float(_MOST), _MOST, _MOST))
 
 
 class ProgressReader:
@@ -160,11 +197,14 @@ class ProgressReader:
         """Begin without any line."""
         self.num_marks = 0
         self.num_messages = 0
+        self._part = 0
         self._series: dict[str, _Series] = {}  # the kind of step -> the steps of all processes
         self._own_series: dict[str | None, dict[str, _Series]] = {}  # a process -> the kind of step -> its steps
-        self._successes: list[int] = []
+        self._busiest: list[dict[str, _Series]] | None = None  # of `_own_series`, those with the most steps
+        self._successes: dict[str | None, list[int]] = {}  # a process -> the lines of its reports
         self._restarts: list[int] = []
-        self._programs: dict[str | None, int] = {}  # a process -> the last line with the frame of a whole program
+        self._programs: dict[str | None, int] = {}  # a process -> the last line about its end by an exception
+        self._last_end = 0
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
@@ -197,70 +237,76 @@ class ProgressReader:
         num_before = text.count("\n", 0, len(text) - _SAMPLE)
         yield from enumerate(text[-_SAMPLE:].split("\n")[1:-1], start=num_before + 1)
 
-    def read_frame(self, number: int, raw: str) -> None:
-        """Read a line that contains `WHOLE_PROGRAM`."""
+    def read_end(self, number: int, raw: str) -> None:
+        """Read a line that contains a text of `UNCAUGHT`."""
+        self._last_end = number
         stream = stream_of(raw, rank_label(raw))
         if stream in self._programs or len(self._programs) < _MOST_STREAMS:
             self._programs[stream] = number
 
     def event_found(self, number: int, stream: str | None) -> None:
-        """Read the lines after a message that was just found one by one, and keep their steps."""
+        """Read the lines after a message that was just found one by one, and keep their steps.
+
+        `number`: the line of the message.
+        `stream`: the process that printed it.
+        """
         if number - self._programs.pop(stream, -_LONGEST_STACK) < _LONGEST_STACK:
             self._uncaught.add(number)
         self._after_event = _AFTER_EVENT
         self.num_messages += 1
+        self.begin_part()
+
+    def begin_part(self) -> None:
+        """Keep the first of the next steps, too."""
+        self._part += 1
 
     def read(self, number: int, raw: str, label: int | None) -> None:
         """Read one line.
 
         `label`: the rank that a launcher printed before the line.
         """
-        begin = raw[:_LONGEST_LINE]
+        begin, num_states = raw[:_LONGEST_LINE], 1
         if "\r" in raw:  # a line that was written over again and again: its first and its last state
-            self._read(number, begin.lstrip("\r").partition("\r")[0], label)
-            begin = raw[-_LONGEST_LINE:].rstrip("\r").rpartition("\r")[2]
-        self._read(number, begin, label)
+            self._read(number, begin.lstrip("\r").partition("\r")[0], label, 1)
+            begin, num_states = raw[-_LONGEST_LINE:].rstrip("\r").rpartition("\r")[2], raw.count("\r")
+        self._read(number, begin, label, num_states)
 
-    def _read(self, number: int, raw: str, label: int | None) -> None:
+    def _read(self, number: int, raw: str, label: int | None, num_states: int) -> None:
+        raw = _lines.without_colours(raw)
         text = raw.lower()
-        if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) is not None:
-            _append(self._restarts, number)
+        if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) and not _ADVICE.search(text):
+            self._append(self._restarts, number)
             return
-        is_error = any(word in text for word in _ERRORS)
-        is_epoch = not is_error and self._read_step(number, raw, text, label)
-        if is_epoch or (is_error and _NO_ERROR.search(text) is None):
+        if any(word in text for word in _ERRORS):
             return
-        if any(word in text for word in _DONE_WORDS) and _DONE.search(text) is not None:
-            _append(self._successes, number)
+        steps = list(_steps_in(text, number))
+        if steps:
+            stream = stream_of(raw, rank_label(raw) if label is None else label)
+            for kind, step, total in steps:
+                self._add(number, stream, kind, step, total, num_states)
+        is_about_epoch = any(kind == "epoch" for kind, *_ in steps) and "train_runtime" not in text
+        if not is_about_epoch and any(word in text for word in _DONE_WORDS) and _is_success(text):
+            stream = stream_of(raw, rank_label(raw) if label is None else label)
+            if stream in self._successes or len(self._successes) < _MOST_STREAMS:
+                self._append(self._successes.setdefault(stream, []), number)
 
-    def _read_step(self, number: int, raw: str, text: str, label: int | None) -> bool:
-        """Read the step that a line names. Return whether the line is about an epoch only.
+    def _append(self, lines: list[int], number: int) -> None:
+        """Add a line. Of too many lines, keep the first ones and the last one."""
+        if len(lines) < _MOST_REPORTS:
+            lines.append(number)
+            self.begin_part()
+        else:
+            lines[-1] = number
 
-        `text`: the line in lower case.
-        """
-        found: list[tuple[str, int | None]] = []
-        for word, pattern in _COUNTERS:
-            match = pattern.search(text) if word in text else None
-            if match is not None and not found and not (word == "/" and _OTHER_BAR.search(text)):
-                found.append((word + (match[2] if word == "/" else ""), int(match[1])))
-        is_counted = bool(found)
-        match = _EPOCH.search(text) if "epoch" in text else None
-        found += [("epoch", int(match[1]))] if match is not None else []
-        if not is_counted:
-            found += [(word, None) for word, pattern in _WITHOUT_NUMBER if word in text and pattern.search(text)]
-        for kind, step in found:
-            self._add(number, stream_of(raw, rank_label(raw) if label is None else label), kind, step)
-        return match is not None and not is_counted
-
-    def _add(self, number: int, stream: str | None, kind: str, step: int | None) -> None:
+    def _add(self, number: int, stream: str | None, kind: str, step: float, total: int, num_states: int) -> None:
         self.num_marks += 1
+        self._busiest = None
         if stream not in self._own_series and len(self._own_series) < _MOST_STREAMS:
             self._own_series[stream] = {}
         for series in (self._series, self._own_series.get(stream, {})):
-            if kind not in series and len(series) < _MOST_KINDS:
-                series[kind] = _Series(_STEPS_OF_EPOCH if kind == "epoch" else 1)
-            if kind in series:
-                series[kind].add(number, step, self.num_messages)
+            if kind not in series:
+                series[kind] = _Series()
+            series[kind].add(number, step, total, num_states, self._part)
 
     def later(self, line: int, stream: str | None, rank: int | None) -> Later:
         """Return what the file shows after a message.
@@ -271,23 +317,92 @@ class ProgressReader:
         own = str(rank) if stream is None and rank is not None else stream
         last = self._restarts[-1] if self._restarts else 0
         before = bisect_left(self._restarts, line)
-        success = bisect_left(self._successes, line)
-        at = self._successes[success - 1] if success else 0
+        reports = sorted(line for name in {own, None} for line in self._successes.get(name, ()))
+        success = bisect_left(reports, line)
+        at = reports[success - 1] if success else 0
+        all_steps, rise = self._all_steps(line)
         return Later(
-            own_steps=_most_after(self._own_series.get(own, {}), line),
-            all_steps=_most_after(self._series, line),
+            own_steps=_most_after(self._own_series.get(own, {}), line)[0],
+            file_steps=_most_after(self._own_series.get(None, {}), line)[0],
+            all_steps=all_steps,
+            rise=max(all_steps, int(rise)),
             is_labelled=own is not None,
-            has_success=bool(self._successes) and self._successes[-1] > max(line, last),
-            after_success=bool(success) and not any(series.any_between(at, line) for series in self._series.values()),
+            has_success=bool(reports) and reports[-1] > max(line, last, self._last_end),
+            after_success=bool(success) and self._any_between(0, at) and not self._any_between(at, line),
             num_restarts=before,
             restarts_left=len(self._restarts) - before,
             is_uncaught=line in self._uncaught,
-            steps_since_restart=_most_after(self._series, last),
+            steps_since_restart=_most_after(self._series, last)[0],
         )
 
+    def _all_steps(self, line: int) -> tuple[int, float]:
+        """Return the most steps with a number after a line by one process, and their rise."""
+        if self._busiest is None:
+            busiest = sorted(self._own_series.values(), key=lambda own: -sum(map(len, own.values())))
+            self._busiest = busiest[:_MOST_COMPARED]
+        all_series = [series for own in self._busiest for kind, series in own.items() if kind not in _UNNUMBERED]
+        return max((series.after(line) for series in all_series), default=(0, 0))
 
-def _most_after(series: dict[str, _Series], line: int) -> int:
-    return max((steps.after(line) for steps in series.values()), default=0)
+    def _any_between(self, line: int, other: int) -> bool:
+        return any(series.any_between(line, other) for series in self._series.values())
+
+
+_UNNUMBERED = tuple(kind for kind, _ in _WITHOUT_NUMBER)
+
+
+def _most_after(series: dict[str, _Series], line: int) -> tuple[int, float]:
+    return max((steps.after(line) for steps in series.values()), default=(0, 0))
+
+
+def _steps_in(text: str, number: int) -> Iterator[tuple[str, float, int]]:
+    """Yield (kind, number, total of a bar) for the steps that a line in lower case names.
+
+    A loss without a number gets the number of its line.
+    """
+    is_counted = False
+    for word, pattern in _COUNTERS:
+        match = pattern.search(text) if word in text else None
+        if match is not None:
+            yield word, int(match[1]), 0
+            is_counted = True
+            break
+    else:
+        for match in reversed(list(_BAR.finditer(text)) if "/" in text else []):
+            if _is_of_training(text, match):
+                yield "bar", int(match[1]), int(match[2])
+                is_counted = True
+            break
+    match = _EPOCH.search(text) if "epoch" in text else None
+    if match is not None:
+        yield "epoch", float(match[1]), 0
+    if not is_counted:
+        for word, pattern in _WITHOUT_NUMBER:
+            if word in text and pattern.search(text):
+                yield word, number, 0
+
+
+def _is_of_training(text: str, match: re.Match[str]) -> bool:
+    """Check whether a bar shows steps of training, and not files, shards or compiled sources.
+
+    A bar without a description may be any.
+    """
+    before = _TORCH_LABEL.sub("", text[: match.start()])
+    label = _STREAM.match(before)
+    before = before[label.end() :] if label is not None else before
+    if _TRAINS.search(before) or "loss" in text:
+        return True
+    return _LETTER.search(before) is None and not match[0].endswith("]")
+
+
+def _is_success(text: str) -> bool:
+    """Check whether a line in lower case is the final report of a trainer or a launcher that all went well."""
+    if _SUCCEEDED.search(text):
+        return True
+    match = _FINISHED.search(text)
+    if match is None:
+        return False
+    rest, _, _ = text[match.end() :].partition(".")
+    return _PARTIAL.search(text[: match.end()] + rest) is None
 
 
 def rank_label(raw: str) -> int | None:
@@ -302,11 +417,3 @@ def stream_of(raw: str, label: int | None) -> str | None:
         return str(label)
     found = _STREAM.match(raw[:_LONGEST_LINE])
     return next(filter(None, found.groups()), None) if found is not None else None
-
-
-def _append(lines: list[int], number: int) -> None:
-    """Add a line. Of too many lines, keep the first ones and the last one."""
-    if len(lines) < _MOST_REPORTS:
-        lines.append(number)
-    else:
-        lines[-1] = number

@@ -182,10 +182,10 @@ def test_the_report_names_what_failed(log: str, wanted: tuple[str, int | None, i
         SKIPPED + steps(2),
         "-- Process 3 terminated with exit code 0\n",
         # storage
-        UPLOAD + "".join(f"INFO:tensorflow:loss = 2.5, step = {at} (9 sec)\n" for at in (100, 200, 300)),
+        UPLOAD + "".join(f"INFO:tensorflow:loss = 2.5, step = {at} (9 sec)\n" for at in range(100, 2600, 100)),
         METADATA,
         # a server
-        ANSWER.format("Internal Server Error") + SERVER + steps(2) + DONE,
+        ANSWER.format("Internal Server Error") + SERVER + steps(20) + DONE,
         'INFO:     127.0.0.1:5000 - "POST /infer/ HTTP/1.1" 500 Internal Server Error\n',
         # handled exceptions
         *(

@@ -49,11 +49,45 @@ RETRIED = (
 XID = "Mar 21 01:00:00 n1 kernel: NVRM: Xid (PCI:0000:3b:00): {}\n"
 POD = "Name: job-worker-0\n    State:          {}\n    Last State:     Terminated\n      Reason:       OOMKilled\n"
 BARS = "\r".join(f" {at}%|#         | {at}/100 [00:{at:02d}<01:00,  1.00it/s]" for at in range(40, 60)) + "\n"
-MEGATRON = "".join(f" iteration {at}/ 5000 | consumed samples: 9 | lm loss: 2.1E+00 |\n" for at in range(120, 200, 10))
+MEGATRON = "".join(
+    f" [2026-03-21 12:00:{at % 60:02d}] iteration {at:8d}/  500000 | consumed samples: {at * 512:12d} | elapsed "
+    "time per iteration (ms): 41.1 | lm loss: 2.345E+00 | number of skipped iterations:   0 | nan iterations:   0 |\n"
+    for at in range(1000, 3500, 100)
+)
 TRAINER = "".join(f"{{'loss': 2.{at}, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.{at}}}\n" for at in range(9))
 LIGHTNING = "".join(f"Epoch {at}: 45%|####5     | 450/1000 [00:10<00:12, 40.1it/s]\n" for at in range(3, 9))
 DEEPSPEED = "".join(f"[Rank 0] step={at}, skipped=0, lr=[1e-05], mom=[0.9]\n" for at in range(10, 90, 10))
-EPOCHS = "".join(f"Epoch: [{epoch}][{at}/1736]\tLoss 0.5\n" for epoch in range(3) for at in (1, 900))
+EPOCHS = "".join(f"Epoch: [{epoch}][{at}/1736]\tLoss 0.5\n" for epoch in range(2) for at in range(1, 1736, 50))
+TITAN = "".join(f"[titan] - INFO - \x1b[31mstep: {at:2d}  \x1b[32mloss:  7.1  \x1b[39m\n" for at in range(1, 7))
+KERAS = (
+    "\r".join(f"\x1b[1m{at}/60\x1b[0m \x1b[32m━━\x1b[0m \x1b[1m1s\x1b[0m 12ms/step - loss: 1.2" for at in range(1, 61))
+    + "\n"
+)
+FAIRSEQ = "".join(f'{{"num_updates": "{at * 10}", "train_nll": "2.1"}}\n' for at in range(8))
+WATCHDOG = (
+    "[rank1]:[E603 12:50:11.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600023 milliseconds "
+    "before timing out.\n"
+)
+TIME_LIMIT = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-03-21T02:07:08 DUE TO TIME LIMIT ***\n"
+NO_STORE = (
+    "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+    "(10.1.2.3, 29500).\n"
+)
+STACK = 'Traceback (most recent call last):\n  File "t.py", line 9, in step\n    main()\n' + VALUE
+RICH = "╭─ Traceback (most recent call last) ─╮\n│ /t.py:212 in <module>  │\n╰─────────╯\n" + VALUE
+THREAD = (
+    'Exception in thread Thread-4:\n  File "threading.py", line 1045, in _bootstrap_inner\n    self.run()\n' + VALUE
+)
+ASSERTED = (
+    "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access\n"
+)
+MAP = "".join(f"Map (num_proc=16):  {at}%|#  | {at * 1000}/98000 [00:01<00:30, 310.0 ex/s]\n" for at in range(60))
+SHARDS = "".join(
+    f"Loading checkpoint shards:  {at}% Completed | {at}/100 [00:01<01:10,  2.1it/s]\n" for at in range(60)
+)
+TOKENS = "".join(f"tokenized train data {at}/4560 [{at}s]\n" for at in range(60))
+NINJA = "".join(f"[{at}/64] /usr/local/cuda/bin/nvcc -c x{at}.cu -o x{at}.o\n" for at in range(1, 60))
 DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1it/s]\n" for at in range(0, 100, 10))
 
 
@@ -71,14 +105,22 @@ DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1i
         OOM + LIGHTNING,
         "[rank2]: " + OOM + MEGATRON,
         "[rank2]: " + VALUE + EPOCHS,
+        OOM + TITAN,
+        OOM + KERAS,
+        OOM + FAIRSEQ,
+        "[rank2]: " + OOM + "".join(f"{at}/{at + 9} [00:01<00:02]\n" for at in range(60)) + steps(60),
         # a lost connection that ended no process
         STORE + steps(9),
+        STORE + steps(6, "[rank1]: "),
+        # a rank that waited too long once
+        WATCHDOG + steps(60),
         # many steps of other processes
         "[rank3]: " + VALUE + steps(60),
         PORT.format("error") + steps(60),
         # success
         OOM + DONE,
-        "[rank3]: " + VALUE + "[rank0]: Finished training in 3 h\n",
+        "[rank3]: " + VALUE + "[rank3]: Finished training in 3 h\n",
+        "[rank3]: " + VALUE + "Finished training in 3 h\n",
         VALUE + "{'train_runtime': 10.5, 'train_samples_per_second': 2.1}\n",
         VALUE + "`Trainer.fit` stopped: `max_epochs=3` reached.\n",
         VALUE + "Job 'raysubmit_1' status: SUCCEEDED\n",
@@ -98,7 +140,7 @@ DOWNLOAD = "".join(f"Downloading shards: {at}%|##  | {at}/100 [00:01<00:09, 9.1i
         # a helper's exception, and one that a program printed
         UNCAUGHT + steps(500),
         UNCAUGHT + steps(60) + DONE,
-        UNCAUGHT.replace("<module>", "train") + steps(60),
+        STACK + steps(60),
         # a job that the scheduler stopped and started again
         PREEMPTED + steps(60),
         # a helper of a job that succeeds
@@ -123,6 +165,7 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         ("[rank3]: " + VALUE + steps(9, "[rank0]: "), ("python-error", 3, 1)),
         ("worker-1: " + VALUE + steps(9, "worker-0: "), ("python-error", None, 1)),
         (VALUE + steps(2), ("python-error", None, 1)),
+        (steps(90) + VALUE + steps(2, first=190), ("python-error", None, 91)),
         (VALUE + steps(9) + EXITED, ("python-error", 3, 1)),
         (VALUE + "Saving checkpoint at iteration 120\n", ("python-error", None, 1)),
         (VALUE + "Epoch 3 training finished\n", ("python-error", None, 1)),
@@ -131,6 +174,71 @@ def test_what_a_job_survives_is_no_failure(log: str) -> None:
         ("[rank3]: " + VALUE + DOWNLOAD, ("python-error", 3, 1)),
         ("[rank3]: " + VALUE + "error: step 200 failed\n" * 60, ("python-error", 3, 1)),
         (CLOSED + steps(2), ("connection-closed", 1, 1)),
+        # a known failure, of which nothing else tells the cause
+        ("[rank0]: " + OOM + steps(60, "[rank0]: ") + WATCHDOG, ("out-of-memory", 0, 1)),
+        (VALUE + steps(60) + TIME_LIMIT, ("python-error", None, 1)),
+        ("[rank3]: " + VALUE + steps(60) + EXITED, ("python-error", 3, 1)),
+        (RETRIED + steps(60) + WATCHDOG, ("ib-retry-exceeded", None, 1)),
+        ("[rank3]: " + VALUE + DONE + WATCHDOG, ("python-error", 3, 1)),
+        # but another message of the same kind says more, and an earlier run nothing
+        (
+            WATCHDOG + steps(60) + WATCHDOG.replace("ank1", "ank0").replace("ank 1", "ank 0"),
+            ("collective-timeout", 0, 62),
+        ),
+        (VALUE + EXITED + steps(60, first=0) + CLOSED, ("connection-closed", 1, 63)),
+        # lines that a program wrote before its exception, with numbers far apart
+        (UNCAUGHT + "".join(f"iter {at}: loss 2.1\n" for at in range(0, 9000, 100)), ("python-error", None, 4)),
+        (UNCAUGHT + "".join(f"Epoch {at}/100 - loss: 2.1\n" for at in range(60)), ("python-error", None, 4)),
+        (RICH + steps(60), ("python-error", None, 4)),
+        (THREAD + steps(60), ("python-error", None, 4)),
+        (ASSERTED + steps(60), ("kernel-fault", None, 2)),
+        ("Error executing job with overrides: []\n" + STACK + steps(60), ("python-error", None, 5)),
+        ("-- Process 3 terminated with the following error:\n" + STACK + steps(60), ("python-error", None, 5)),
+        ("ray::RayTrainWorker.run() (pid=9)\n" + STACK + steps(60), ("python-error", None, 5)),
+        # a step that other ranks print, one after another
+        (
+            "[rank9]: " + VALUE + "".join(steps(5, f"[rank{at}]: ", first=at * 1000) for at in range(9)),
+            ("python-error", 9, 1),
+        ),
+        (
+            "[rank3]: " + VALUE + "".join(f"[rank{at}]: step {100 + at % 2}\n" for at in range(64)),
+            ("python-error", 3, 1),
+        ),
+        ("[rank3]: " + VALUE + "".join(f"step {100 + at % 2}\n" for at in range(64)), ("python-error", 3, 1)),
+        ("[rank3]: " + VALUE + "".join(f"rank {at}: train loss: 2.{at}\n" for at in range(30)), ("python-error", 3, 1)),
+        (CLOSED + steps(9, "[rank0]: "), ("connection-closed", 1, 1)),
+        # a rank that waited too long, or whose network failed, and a few steps
+        (WATCHDOG + steps(6) + steps(6, "[rank1]: "), ("collective-timeout", 1, 1)),
+        (RETRIED + steps(6), ("ib-retry-exceeded", None, 1)),
+        # bars of files and shards
+        *(("[rank3]: " + VALUE + bars, ("python-error", 3, 1)) for bars in (MAP, SHARDS, TOKENS, NINJA)),
+        # no success of this program
+        (VALUE + "done\n", ("python-error", None, 1)),
+        (VALUE + "INFO:     Application startup complete.\n", ("python-error", None, 1)),
+        (VALUE + "Job setup completed in 12 s\n", ("python-error", None, 1)),
+        (VALUE + "Job finished at Tue Jun  3 13:02:44 UTC 2025\n", ("python-error", None, 1)),
+        (VALUE + "istio-proxy:\n  Reason:       Completed\n  Exit Code:    0\n", ("python-error", None, 1)),
+        (VALUE + "4412       train     FAILED      1:0\n4412.extern extern COMPLETED 0:0\n", ("python-error", None, 1)),
+        ("[rank3]: " + VALUE + "[rank0]: Finished training in 3 h\n", ("python-error", 3, 1)),
+        (UNCAUGHT + DONE, ("python-error", None, 4)),
+        (UNCAUGHT + steps(9) + DONE, ("python-error", None, 4)),
+        (
+            OOM + DONE + 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\nSystemExit: 1\n',
+            ("out-of-memory", None, 1),
+        ),
+        # success of a job that did not train, and an error that is not usual at its end
+        (DONE + STORE, ("store-lost", 1, 2)),
+        (steps(9) + DONE + RETRIED, ("ib-retry-exceeded", None, 11)),
+        (
+            WATCHDOG + RESTART + WATCHDOG.replace("ank1", "ank0").replace("ank 1", "ank 0"),
+            ("collective-timeout", 0, 3),
+        ),
+        # advice, and an attempt that did not start
+        (
+            OOM + "If this persists, consider restarting the job on other nodes.\n" + steps(2),
+            ("out-of-memory", None, 1),
+        ),
+        ("[rank3]: " + OOM + RESTART + NO_STORE, ("out-of-memory", 3, 1)),
         # a launcher reports a failure: success of one rank, or steps of others, prove nothing
         ("[rank3]: " + VALUE + "[rank0]: Training completed\n" + EXITED, ("python-error", 3, 1)),
         (DONE + CLOSED + EXITED, ("exited", 3, 3)),
@@ -264,6 +372,20 @@ def test_the_page_shows_what_the_job_survived(tmp_path: Path, capsys: pytest.Cap
     log.write_text("[rank2]: " + OOM + steps(60, "[rank2]: "))
     assert main(["explain", str(log)]) == EXIT_USAGE
     assert "went on for 60 steps" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_a_job_survived_comes_after_a_cause_that_it_did_not_survive() -> None:
+    survived = "[rank2]: " + OOM + steps(60, "[rank2]: ")
+    crash = crash_in(survived + "[rank3]: KeyError: 'x'\n" + EXITED)
+    assert crash is not None
+    assert [reason.code for reason in crash.reasons] == ["python-error", "out-of-memory"]
+    assert crash.reasons[1].weight < crash.reasons[0].weight and len(crash.survived) == 1
+    # no report of a failed process, so that the other message is the only sign of a failure
+    crash = crash_in(survived + "[rank3]: KeyError: 'x'\n")
+    assert crash is not None and [reason.code for reason in crash.reasons] == ["python-error"]
+    # what a launcher restarted is no cause
+    crash = crash_in("[rank2]: " + OOM + RESTART + "[rank3]: KeyError: 'x'\n" + EXITED)
+    assert crash is not None and [reason.code for reason in crash.reasons] == ["python-error"]
 
 
 def test_a_run_that_failed_has_a_cause_even_if_it_survived_every_message() -> None:

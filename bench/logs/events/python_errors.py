@@ -12,7 +12,6 @@ from typing import Any
 
 from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
-from bench.logs.progress import WHOLE_PROGRAM
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
@@ -151,6 +150,7 @@ _MEANINGS = (
 # what web servers print before their own exception: uvicorn, Flask
 _IN_SERVER = re.compile(r"Exception in ASGI application|\bException on \S{1,200} \[[A-Z]{3,7}\]")
 _BEGIN = "Traceback (most recent call last):"
+_WHOLE_PROGRAM = " in <module>"  # the first frame of the stack of an exception that no code of the program caught
 _CHAINED = re.compile(r"(?:The|During handling of the) above exception")  # between two exceptions of one traceback
 _LONGEST_GAP = 5  # lines between a handled exception and the words that the next one belongs to it
 _SPAWNED = re.compile(r"^-- Process (?P<local_rank>\d{1,6}) terminated with the following error:")
@@ -201,7 +201,7 @@ class PythonErrors(EventFormat):
         "Interrupt",
         _BEGIN,
         "above exception",
-        WHOLE_PROGRAM,
+        _WHOLE_PROGRAM,
         "terminated with the following error",
     )
 
@@ -272,7 +272,7 @@ class PythonErrors(EventFormat):
             label = _label(text, chained.start())
             if line.number - self._last_handled.pop(label, -_LONGEST_GAP - 1) <= _LONGEST_GAP:
                 self._continued.add(label)
-        elif WHOLE_PROGRAM in text:  # nothing caught the exception
+        elif _WHOLE_PROGRAM in text:  # nothing caught the exception
             self._handled.pop(_label(text, max(text.find('File "'), 0)), None)
         elif _IN_SERVER.search(text) is not None:
             self._of_server[""] = line.number
