@@ -393,3 +393,60 @@ def test_a_run_that_failed_has_a_cause_even_if_it_survived_every_message() -> No
     assert crash_in(log) is None
     crash = crash_in(log, failed=True)
     assert crash is not None and crash.first.code == "out-of-memory"
+
+
+VLLM = "(EngineCore_0 pid=12) (VllmWorker TP1 pid=13) {} 08-26 09:12:26 [multiproc_executor.py:559] "
+ENGINE = (
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+)
+
+
+def vllm(level: str) -> str:
+    """A traceback with the prefix of vLLM's logger before every line."""
+    below = ["WorkerProc failed.", "Traceback (most recent call last):", '  File "w.py", line 5, in init', VALUE[:-1]]
+    return "".join(VLLM.format(level) + line + "\n" for line in below)
+
+
+def test_an_exception_behind_the_prefix_of_vllms_logger_is_the_cause() -> None:
+    """The exceptions of the other processes follow from it. vLLM handles one below a warning or of a request."""
+    core = "(EngineCore_0 pid=12) ERROR 08-26 09:12:30 [core.py:700] "
+    background = core + "Exception: WorkerProc initialization failed due to an exception in a background process.\n"
+    crash = crash_in(vllm("ERROR") + background + ENGINE)
+    assert crash is not None
+    assert crash.first.facts["error"] == "ValueError"
+    assert [reason.code for reason in crash.reasons] == ["python-error"]
+    assert crash_in(vllm("WARNING")) is None
+    assert crash_in(vllm("ERROR").replace("multiproc_executor", "serving_chat")) is None
+
+
+CHECKPOINT = (
+    "[rank{0}]: Traceback (most recent call last):\n"
+    '[rank{0}]:   File "t.py", line 9, in <module>\n'
+    "[rank{0}]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])\n"
+)
+OF_RANK_2 = "[rank0]: Traceback (most recent call last): (RANK 2)\n[rank0]:     os.fsync(f)\n"
+QUOTA = "[rank0]: OSError: [Errno 122] Disk quota exceeded\n"
+LOADER = "[rank1]: KeyError: Caught KeyError in DataLoader worker process 0.\n"
+ORIGINAL = "[rank1]: Original Traceback (most recent call last):\n[rank1]:     f['labels']\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (CHECKPOINT.format(0) + OF_RANK_2 + QUOTA, [(2, "OSError")]),
+        (CHECKPOINT.format(0) + CHECKPOINT.format(1) + OF_RANK_2 + QUOTA, [(2, "OSError"), (1, "CheckpointException")]),
+        (CHECKPOINT.format(0), [(0, "CheckpointException")]),
+        (CHECKPOINT.format(0) + VALUE, [(0, "CheckpointException"), (None, "ValueError")]),
+        (LOADER + ORIGINAL + "[rank1]: KeyError: 'labels'\n", [(1, "KeyError")]),
+        (LOADER + ORIGINAL + "[rank2]: OSError: x\n[rank1]: KeyError: 'labels'\n", [(2, "OSError"), (1, "KeyError")]),
+        (LOADER + ORIGINAL, [(1, "KeyError")]),
+    ],
+)
+def test_a_wrapped_exception_is_the_cause_and_not_its_wrapper(log: str, wanted: list[tuple[int | None, str]]) -> None:
+    """Without the traceback of the wrapped exception, the wrapper is all that is known."""
+    reader = EventReader()
+    reader.look(log)
+    found = [(event.rank, event.facts["error"].rpartition(".")[2]) for event in reader.events("0.log")]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+    crash = crash_in(LOADER + ORIGINAL + "[rank1]: KeyError: 'labels'\n")
+    assert crash is not None and crash.first.facts["message"] == "'labels'"

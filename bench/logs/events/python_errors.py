@@ -134,6 +134,7 @@ _MEANINGS = (
             r"\b(?:(?:ConnectionReset|ConnectionAborted|BrokenPipe|EngineDead|HorovodInternal)Error|"
             r"(?:DeadlockDetected|ProcessExited)Exception)\b|\bRuntimeError: .*(?:communicator was aborted|Broken pipe|"
             r"Connection reset by peer|Socket Timeout|timeout caused pair closure|Engine core initialization failed)"
+            r"|\bException: WorkerProc initialization failed due to an exception in a background process"
         ),
         _BROKEN,
     ),
@@ -150,6 +151,12 @@ _MEANINGS = (
 # what web servers print before their own exception: uvicorn, Flask
 _IN_SERVER = re.compile(r"Exception in ASGI application|\bException on \S{1,200} \[[A-Z]{3,7}\]")
 _BEGIN = "Traceback (most recent call last):"
+_ORIGINAL = "Original Traceback"  # below an exception that torch raised again in another process or thread
+# An exception about one of another process, whose traceback follows
+_WRAPPER = re.compile(
+    r"Exception: CheckpointException ranks:|: Caught \w{1,80} in (?:DataLoader worker|replica|pin memory)"
+)
+_OF_RANK = re.compile(r"\(RANK (?P<rank>\d{1,6})\)")  # the process of the wrapped exception
 _WHOLE_PROGRAM = " in <module>"  # the first frame of the stack of an exception that no code of the program caught
 _CHAINED = re.compile(r"(?:The|During handling of the) above exception")  # between two exceptions of one traceback
 _LONGEST_GAP = 5  # lines between a handled exception and the words that the next one belongs to it
@@ -163,6 +170,12 @@ _HANDLED = re.compile(
 )
 _OF_ERROR = re.compile(
     r"exception|error|fail|\bretr(?:y|ies)|could ?n[o']t|cannot|unable|caught|ignor|skip|traceback", re.IGNORECASE
+)
+# vLLM's logger prints its prefix before every line of a traceback. Files `serving_*.py` answer requests: an exception
+# there is the reason for one answer.
+_LOGGED_BY_VLLM = re.compile(
+    r"(?:\([^()]{0,200}\)\s{1,4}){0,4}(?:(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \["
+    r"|ERROR \d\d-\d\d \d\d:\d\d:\d\d \[serving_)"
 )
 _LAUNCHERS = (
     *("torchrun", "deepspeed", "accelerate", "horovodrun", "mpirun", "mpiexec", "srun", "orterun", "prterun"),
@@ -214,6 +227,9 @@ class PythonErrors(EventFormat):
         self._last_handled: dict[str, int] = {}  # the label of a process -> the line of its last handled exception
         self._continued: set[str] = set()  # the labels of processes whose next traceback continues a handled one
         self._spawned: tuple[EventLine, re.Match[str]] | None = None
+        self._wrappers: dict[str, Event] = {}  # the label of a process -> its exception about another one
+        # the label of a process -> the line and the rank of the wrapped exception's traceback
+        self._wrapped: dict[str, tuple[int, int | None]] = {}
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
@@ -228,6 +244,7 @@ class PythonErrors(EventFormat):
         if found is None:
             self._read_spawned(line)
             return
+        yield from self._old_wrappers(line.number)
         spawned, self._spawned = self._spawned, None
         label = _label(line.text, found.start("error"))
         is_ignored, is_handled, is_of_server = (
@@ -249,7 +266,27 @@ class PythonErrors(EventFormat):
         facts: dict[str, Any] = {"of_server": True} if is_of_server else {}
         if spawned is not None:
             facts["local_rank"] = int(spawned[1]["local_rank"])
-        yield event_of(kind, line, found, facts=facts)
+        event = event_of(kind, line, found, facts=facts)
+        yield from self._unwrapped(event, label, bool(_WRAPPER.search(found[0])))
+
+    def _unwrapped(self, event: Event, label: str, is_wrapper: bool) -> Iterator[Event]:
+        """Yield an exception. Keep one about another exception until this one is known."""
+        begin, rank = self._wrapped.pop(label, (None, None))
+        if begin is not None and event.line - begin <= _LONGEST_TRACEBACK:
+            wrapper = self._wrappers.pop(label, event)
+            event = replace(event, kind=replace(event.kind, advisory=True)) if wrapper.kind.advisory else event
+            yield event if rank is None else replace(event, rank=rank)
+        elif is_wrapper and (label in self._wrappers or len(self._wrappers) < _MOST_LABELS):
+            yield from filter(None, [self._wrappers.pop(label, None)])
+            self._wrappers[label] = event
+        else:
+            yield event
+
+    def _old_wrappers(self, number: int) -> Iterator[Event]:
+        """Yield exceptions about others, whose traceback did not follow."""
+        for label, event in list(self._wrappers.items()):
+            if number - event.line > _LONGEST_TRACEBACK:
+                yield self._wrappers.pop(label)
 
     def finish(self) -> Iterator[Event]:
         """Yield the event of a process whose traceback the end of the file cuts."""
@@ -257,6 +294,7 @@ class PythonErrors(EventFormat):
             begin, found = self._spawned
             yield event_of(_SPAWNED_ENDED, begin, facts={"local_rank": int(found["local_rank"])})
         self._spawned = None
+        yield from self._wrappers.values()
 
     def _announces(self, line: EventLine) -> bool:
         """Read a line that says something about the next exception of its process. Return whether it is such a line."""
@@ -264,7 +302,10 @@ class PythonErrors(EventFormat):
         if _IGNORED in text:
             _note(self._ignored, _label(text, text.index(_IGNORED)), line.number)
         elif _BEGIN in text:
-            label = _label(text, text.index(_BEGIN))
+            label = _label(text, text.index(_BEGIN)).removesuffix("Original").rstrip()
+            of_rank = _OF_RANK.search(text)
+            if label in self._wrappers and (_ORIGINAL in text or of_rank is not None):
+                self._wrapped[label] = (line.number, int(of_rank["rank"]) if of_rank is not None else None)
             if label in self._continued or _is_handled(line):
                 _note(self._handled, label, line.number)
             self._continued.discard(label)
@@ -322,6 +363,8 @@ def _is_handled(line: EventLine) -> bool:
     `line`: the first line of the traceback.
     """
     label, before = line.raw[: line.raw.index(_BEGIN)], line.before
+    if _LOGGED_BY_VLLM.match(label) is not None:
+        return True
     if not before.startswith(label):
         return False
     message = before[len(label) :]

@@ -44,6 +44,7 @@ _NAME_PREFIX = re.compile(
     r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # labels of pdsh and compose, before the output of a tool
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\s{1,40}(?:[\w./-]{1,120}\s{1,40}){0,2}\|(?=\s|$)"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\s\d{2}-\d{2}\s" + _TIME + r"\s\[[\w./-]{1,120}:\d{1,6}\](?=\s|$)"  # vLLM
     r"|pod/[\w.-]{1,255}\s[\w.-]{1,255}(?=\s|$)"
     r"|std(?:out|err):(?=\s|$)"  # lines of a worker, as accelerate's tests and others print them
     r"|(?:[A-Za-z][\w./-]{0,120}\s{1,40}){1,4}+(?:[|:-]\s{1,40})?"  # the text of a logger, a pod and its container
