@@ -80,6 +80,10 @@ _PULLED = re.compile(
     r"Container image \"(?P<image_2>[^\"]{1,500})\" already present on machine"
 )
 _STARTED = re.compile(r"(?:Started|Created) container\b|Container (?:started|created)\b")
+_GOES_ON = re.compile(
+    r"^(?:\S{1,80}\s{1,40})?(?P<pod>[a-z0-9][\w.-]{0,252})\s{1,40}\d{1,3}/\d{1,3}\s{1,40}"
+    r"(?:Running|Completed|Succeeded)\s"
+)  # `kubectl get pods`
 _STATE = re.compile(r"^\s*(?P<last>Last )?State:\s{1,40}(?P<state>\w{1,40})")
 _LONGEST_STATE = 6  # lines from a container's last state to the reason for its end
 _LONGEST_DESCRIPTION = 300  # lines
@@ -114,6 +118,9 @@ class PodEvents(SignFormat):
         "torage limit",
         "EmptyDir",
         "Preempted",
+        " Running ",
+        " Completed ",
+        " Succeeded ",
         "OOMKilled",
         "NodeNotReady",
         "Node is not ready",
@@ -125,6 +132,7 @@ class PodEvents(SignFormat):
         self._waiting: list[Event] = []
         self._placed: set[str | None] = set()  # pods with a node; None is a pod without a name
         self._pulled: set[tuple[str | None, str]] = set()  # a pod, and an image that it got
+        self._went_on: set[str | None] = set()  # pods that run or completed
         self._described: tuple[int, str] | None = None  # the line and the pod of the last description
         self._state = ""  # the present state of the container that is described
         self._last_state = 0  # the line with the last state of a container that runs now
@@ -138,6 +146,10 @@ class PodEvents(SignFormat):
             if state["last"] is None:
                 self._state = state["state"]
             self._last_state = line.number if state["last"] and self._state == "Running" else 0
+            return
+        if (listed := _GOES_ON.match(line.raw)) is not None:
+            if len(self._went_on) < _MOST_KEPT:
+                self._went_on.add(listed["pod"])
             return
         pod = self._pod(line)
         self._read_success(line.text, pod)
@@ -179,6 +191,8 @@ class PodEvents(SignFormat):
     def _is_solved(self, event: Event) -> bool:
         """Whether the pod of an event got its node or its image."""
         pod = event.facts.get("pod")
+        if pod is not None and pod in self._went_on:
+            return True
         if event.kind is _NO_IMAGE:
             pods = {of for of, image in self._pulled if image == event.facts["image"]}
         else:
