@@ -73,6 +73,7 @@ _RESTART = re.compile(
     r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b"
 )
+_NEXT_ATTEMPT = "attempting to start training worker group"  # printed by Ray
 _ADVICE = re.compile(
     r"\b(?:consider|try|please|should|recommend\w*|if|when|before|by|without)\b.{0,60}\bre(?:start|que)"
 )
@@ -102,7 +103,7 @@ class Later:
     `has_success`: whether the program or its launcher reported success after it and after the last restart. A report
         of a labelled process counts for the messages of this process only.
     `after_success`: whether success was reported before it, after steps, and without a step between the report and the
-        message.
+        message. A report of rank 0 counts for all messages: its end breaks the connections of the others.
     `num_restarts`: how often a launcher restarted the job before it.
     `restarts_left`: how often a launcher restarted the job after it.
     `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
@@ -203,6 +204,7 @@ class ProgressReader:
         self._busiest: list[dict[str, _Series]] | None = None  # of `_own_series`, those with the most steps
         self._successes: dict[str | None, list[int]] = {}  # a process -> the lines of its reports
         self._restarts: list[int] = []
+        self._retry = 0  # the line of Ray's decision to start the next attempt
         self._programs: dict[str | None, int] = {}  # a process -> the last line about its end by an exception
         self._last_end = 0
         self._uncaught: set[int] = set()
@@ -276,7 +278,13 @@ class ProgressReader:
         text = raw.lower()
         if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) and not _ADVICE.search(text):
             self._append(self._restarts, number)
+            self._retry = number if "failuredecision.retry" in text else 0
             return
+        if self._retry and _NEXT_ATTEMPT in text:
+            # the lines before it are the rest of the message about the attempt that failed
+            if number - self._retry < _LONGEST_STACK:
+                self._restarts[-1] = number
+            self._retry = 0
         if any(word in text for word in _ERRORS):
             return
         steps = list(_steps_in(text, number))
@@ -318,8 +326,9 @@ class ProgressReader:
         last = self._restarts[-1] if self._restarts else 0
         before = bisect_left(self._restarts, line)
         reports = sorted(line for name in {own, None} for line in self._successes.get(name, ()))
-        success = bisect_left(reports, line)
-        at = reports[success - 1] if success else 0
+        at = max(
+            (done for name in {own, None, "0"} for done in self._successes.get(name, ()) if done < line), default=0
+        )
         all_steps, rise = self._all_steps(line)
         return Later(
             own_steps=_most_after(self._own_series.get(own, {}), line)[0],
@@ -328,7 +337,7 @@ class ProgressReader:
             rise=max(all_steps, int(rise)),
             is_labelled=own is not None,
             has_success=bool(reports) and reports[-1] > max(line, last, self._last_end),
-            after_success=bool(success) and self._any_between(0, at) and not self._any_between(at, line),
+            after_success=bool(at) and self._any_between(0, at) and not self._any_between(at, line),
             num_restarts=before,
             restarts_left=len(self._restarts) - before,
             is_uncaught=line in self._uncaught,
