@@ -450,3 +450,68 @@ def test_a_wrapped_exception_is_the_cause_and_not_its_wrapper(log: str, wanted: 
     assert sorted(found, key=str) == sorted(wanted, key=str)
     crash = crash_in(LOADER + ORIGINAL + "[rank1]: KeyError: 'labels'\n")
     assert crash is not None and crash.first.facts["message"] == "'labels'"
+
+
+def noise(rank: int) -> str:
+    """What torch prints if the store of rank 0 ended before another rank."""
+    got = "failed to recv, got 0 bytes\n"
+    return (
+        f"[rank{rank}]:[W612 10:09:12.3 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=62): {got}"
+        f"[rank{rank}]:[W612 10:09:12.4 ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0 Rank {rank}] Failed to check the "
+        f'"should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: {got}'
+    )
+
+
+RANK_0_DONE = "[rank0]: saving final checkpoint to out/c.pt\n[rank0]: training done in 0h 3m, best val loss 2.9\n"
+PIN = "[rank3]: Exception in thread Thread-2 (_pin_memory_loop):\n[rank3]: Traceback (most recent call last):\n"
+BOOTSTRAP = '[rank3]:   File "threading.py", line 1016, in _bootstrap_inner\n'
+PODS = "NAME   READY   STATUS   RESTARTS   AGE\njob-worker-1   {}   0   2h\n"
+NO_NODE = "120m Warning FailedScheduling pod/job-worker-1 0/12 nodes are available: 12 Insufficient nvidia.com/gpu.\n"
+DECISION = "(TrainController pid=7) [FailurePolicy] Decision: FailureDecision.{}, Error: Training failed:\n"
+RAY_MEMORY = (
+    "(TrainController pid=7) [Rank 1]\n"
+    "(TrainController pid=7) ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+)
+ATTEMPT = "(TrainController pid=7) Attempting to start training worker group of size 4\n"
+RAY_STEPS = steps(9, "(RayTrainWorker pid=22) ")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        steps(9, "[rank0]: ") + RANK_0_DONE + noise(1) + noise(2),
+        PIN + BOOTSTRAP + "[rank3]: EOFError\n",
+        PIN.replace(" (_pin_memory_loop)", "")
+        + '[rank3]:   File "p.py", line 5, in _pin_memory_loop\n[rank3]: EOFError\n',
+        PIN + BOOTSTRAP + "[rank3]: ConnectionResetError: [Errno 104] Connection reset by peer\n",
+        PODS.format("0/1   Completed") + NO_NODE,
+        NO_NODE + PODS.format("1/1   Running"),
+        RAY_STEPS + DECISION.format("RETRY") + RAY_MEMORY + ATTEMPT + RAY_STEPS,
+    ],
+)
+def test_what_happens_at_the_end_or_before_the_next_attempt_is_no_failure(log: str) -> None:
+    """The program had ended, a helper's pipe was closed, the pod got its node, or Ray began again."""
+    assert crash_in(log) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "wanted"),
+    [
+        (steps(9, "[rank0]: ") + noise(1) + KILLED.format(0), "killed"),
+        (steps(9, "[rank0]: ") + RANK_0_DONE + noise(1) + KILLED.format(0), "killed"),
+        (steps(9, "[rank0]: ") + noise(1), "store-lost"),
+        (steps(9, "[rank1]: ") + RANK_0_DONE.replace("rank0", "rank1") + noise(2), "store-lost"),
+        (PIN + BOOTSTRAP + "[rank3]: RuntimeError: Pin memory thread exited\n", "python-error"),
+        (PIN.replace("_pin_memory_loop", "_read") + BOOTSTRAP + "[rank3]: EOFError\n", "python-error"),
+        (PODS.format("0/1   Pending") + NO_NODE, "pod-not-scheduled"),
+        (PODS.format("1/1   Running").replace("worker-1", "worker-0") + NO_NODE, "pod-not-scheduled"),
+        (RAY_STEPS + DECISION.format("RAISE") + RAY_MEMORY, "host-out-of-memory"),
+        (RAY_STEPS + DECISION.format("RETRY") + RAY_MEMORY + ATTEMPT, "host-out-of-memory"),
+        (RAY_STEPS + DECISION.format("RETRY") + ATTEMPT + steps(2) + RAY_MEMORY, "host-out-of-memory"),
+    ],
+)
+def test_the_same_messages_of_a_job_that_failed_are_its_failure(log: str, wanted: str) -> None:
+    """Nothing shows that the job was over or went on."""
+    crash = crash_in(log)
+    assert crash is not None
+    assert crash.first.code == wanted

@@ -150,6 +150,18 @@ _MEANINGS = (
 )
 # what web servers print before their own exception: uvicorn, Flask
 _IN_SERVER = re.compile(r"Exception in ASGI application|\bException on \S{1,200} \[[A-Z]{3,7}\]")
+_FRAME = 'File "'
+_PIN_MEMORY = "_pin_memory_loop"  # of the thread of the data loader
+_HELPERS = re.compile(
+    r"Exception in thread (?:\S{1,80} \(_pin_memory_loop\)|QueueFeederThread)|\bin _pin_memory_loop\b"
+)
+_CLOSED_PIPE = (
+    "EOFError",
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
+)
 _BEGIN = "Traceback (most recent call last):"
 _ORIGINAL = "Original Traceback"  # below an exception that torch raised again in another process or thread
 # An exception about one of another process, whose traceback follows
@@ -215,6 +227,7 @@ class PythonErrors(EventFormat):
         _BEGIN,
         "above exception",
         _WHOLE_PROGRAM,
+        _PIN_MEMORY,
         "terminated with the following error",
     )
 
@@ -224,6 +237,7 @@ class PythonErrors(EventFormat):
         self._ignored: dict[str, int] = {}
         self._handled: dict[str, int] = {}
         self._of_server: dict[str, int] = {}
+        self._of_helper: dict[str, int] = {}  # of a thread whose pipe the end of its program closes
         self._last_handled: dict[str, int] = {}  # the label of a process -> the line of its last handled exception
         self._continued: set[str] = set()  # the labels of processes whose next traceback continues a handled one
         self._spawned: tuple[EventLine, re.Match[str]] | None = None
@@ -247,9 +261,9 @@ class PythonErrors(EventFormat):
         yield from self._old_wrappers(line.number)
         spawned, self._spawned = self._spawned, None
         label = _label(line.text, found.start("error"))
-        is_ignored, is_handled, is_of_server = (
+        is_ignored, is_handled, is_of_server, is_of_helper = (
             line.number - announced.pop(label, -_LONGEST_TRACEBACK - 1) <= _LONGEST_TRACEBACK
-            for announced in (self._ignored, self._handled, self._of_server)
+            for announced in (self._ignored, self._handled, self._of_server, self._of_helper)
         )
         if is_handled:
             _note(self._last_handled, label, line.number)
@@ -261,7 +275,7 @@ class PythonErrors(EventFormat):
             kind = _STOPPED
         elif name.startswith("Dist"):
             kind = _COMMUNICATION
-        if is_handled and kind in _MAY_BE_HANDLED:
+        if (is_handled and kind in _MAY_BE_HANDLED) or (is_of_helper and name in _CLOSED_PIPE):
             kind = replace(kind, advisory=True)
         facts: dict[str, Any] = {"of_server": True} if is_of_server else {}
         if spawned is not None:
@@ -299,16 +313,12 @@ class PythonErrors(EventFormat):
     def _announces(self, line: EventLine) -> bool:
         """Read a line that says something about the next exception of its process. Return whether it is such a line."""
         text = line.text
-        if _IGNORED in text:
+        if (helper := _HELPERS.search(text)) is not None:
+            _note(self._of_helper, _label(text, text.find('File "') if _FRAME in text else helper.start()), line.number)
+        elif _IGNORED in text:
             _note(self._ignored, _label(text, text.index(_IGNORED)), line.number)
         elif _BEGIN in text:
-            label = _label(text, text.index(_BEGIN)).removesuffix("Original").rstrip()
-            of_rank = _OF_RANK.search(text)
-            if label in self._wrappers and (_ORIGINAL in text or of_rank is not None):
-                self._wrapped[label] = (line.number, int(of_rank["rank"]) if of_rank is not None else None)
-            if label in self._continued or _is_handled(line):
-                _note(self._handled, label, line.number)
-            self._continued.discard(label)
+            self._read_begin(line)
         elif (chained := _CHAINED.search(text)) is not None:
             label = _label(text, chained.start())
             if line.number - self._last_handled.pop(label, -_LONGEST_GAP - 1) <= _LONGEST_GAP:
@@ -322,6 +332,16 @@ class PythonErrors(EventFormat):
         else:
             return False
         return True
+
+    def _read_begin(self, line: EventLine) -> None:
+        """Read the first line of a traceback, which may belong to a handled or to a wrapped exception."""
+        label = _label(line.text, line.text.index(_BEGIN)).removesuffix("Original").rstrip()
+        of_rank = _OF_RANK.search(line.text)
+        if label in self._wrappers and (_ORIGINAL in line.text or of_rank is not None):
+            self._wrapped[label] = (line.number, int(of_rank["rank"]) if of_rank is not None else None)
+        if label in self._continued or _is_handled(line):
+            _note(self._handled, label, line.number)
+        self._continued.discard(label)
 
     def _read_spawned(self, line: EventLine) -> None:
         """Forget the process that torch.multiprocessing named, if a line does not belong to its traceback."""
