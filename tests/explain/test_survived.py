@@ -479,6 +479,8 @@ RAY_STEPS = steps(9, "(RayTrainWorker pid=22) ")
 @pytest.mark.parametrize(
     "log",
     [
+        steps(9, "[rank0]: ") + RANK_0_DONE + STORE,
+        steps(9, "[rank0]: ") + noise(1) + noise(2),
         steps(9, "[rank0]: ") + RANK_0_DONE + noise(1) + noise(2),
         PIN + BOOTSTRAP + "[rank3]: EOFError\n",
         PIN.replace(" (_pin_memory_loop)", "")
@@ -499,8 +501,8 @@ def test_what_happens_at_the_end_or_before_the_next_attempt_is_no_failure(log: s
     [
         (steps(9, "[rank0]: ") + noise(1) + KILLED.format(0), "killed"),
         (steps(9, "[rank0]: ") + RANK_0_DONE + noise(1) + KILLED.format(0), "killed"),
-        (steps(9, "[rank0]: ") + noise(1), "store-lost"),
-        (steps(9, "[rank1]: ") + RANK_0_DONE.replace("rank0", "rank1") + noise(2), "store-lost"),
+        (steps(9, "[rank0]: ") + STORE, "store-lost"),
+        (steps(9, "[rank2]: ") + RANK_0_DONE.replace("rank0", "rank2") + STORE, "store-lost"),
         (PIN + BOOTSTRAP + "[rank3]: RuntimeError: Pin memory thread exited\n", "python-error"),
         (PIN.replace("_pin_memory_loop", "_read") + BOOTSTRAP + "[rank3]: EOFError\n", "python-error"),
         (PODS.format("0/1   Pending") + NO_NODE, "pod-not-scheduled"),

@@ -79,6 +79,13 @@ _STORE_REFUSED = replace(_ends.STORE_UNREACHABLE, weight=0.3, advisory=True)
 _LOGGED = re.compile(r"\[c10d\] The client socket has failed")  # and no exception
 _RETRIED = "TCP client failed to connect/validate to host"  # and then torch tries again
 _OF_CLIENT = re.compile(r"\s*$|.*client socket has")
+_STORE_LOST = MessageKind(
+    "store-lost",
+    Role.PEER,
+    "the store's connection was lost: the process of rank 0 ended before",
+    0.3,
+    "look for the error of rank 0",
+)
 _SIGNS = (
     (r"Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ms>\d+) milliseconds", TIMED_OUT),
     (r"at work(?: sequence id)?: (?P<seq>\d+),? .*?" + _STATUS, STATUS_AT),
@@ -195,16 +202,16 @@ _SIGNS = (
         ),
     ),
     (
+        # a warning that other ranks also print if rank 0 ends before them after a healthy run
+        r"\[W\d{3,4} .{0,200}(?:recvValue failed on|\"should dump\" flag on TCPStore).{0,300}"
+        r"(?P<error>failed to recv), got 0 bytes",
+        replace(_STORE_LOST, advisory=True),
+    ),
+    (
         r"(?:recvValue|sendBytes|recvBytes|recvVector|TCPStore).{0,200}?(?P<error>Connection (?:was )?(?:reset"
         r"|likely closed)[^.]*|"
         r"Broken pipe|failed to recv)",
-        MessageKind(
-            "store-lost",
-            Role.PEER,
-            "the store's connection was lost: the process of rank 0 ended before",
-            0.3,
-            "look for the error of rank 0",
-        ),
+        _STORE_LOST,
     ),
 )
 
