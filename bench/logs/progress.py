@@ -14,6 +14,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.logs.readers import _lines
 
@@ -127,6 +128,21 @@ class Later:
 NOTHING_LATER = Later()
 
 
+class _Mark(NamedTuple):
+    """A line that names a step.
+
+    `step`: the number of the step.
+    `total`: the last number of the bar, or 0 if the line is no bar.
+    `num_lines`: the number of lines that this mark counts for: each state of a line that was written over, and the
+        lines that were left out before this one.
+    """
+
+    line: int
+    step: float
+    total: int
+    num_lines: int
+
+
 class _Series:
     """The steps of one kind: lines with their numbers.
 
@@ -136,7 +152,7 @@ class _Series:
 
     def __init__(self) -> None:
         """Begin without a step."""
-        self._marks: list[tuple[int, float, int, int]] = []  # line, number, total of a bar, lines that it stands for
+        self._marks: list[_Mark] = []
         self._left, self._part, self._highest = _MOST_MARKS, 0, -1.0
         self._after: list[tuple[int, float]] = []  # for each mark: the count of lines from it on, and their rise
 
@@ -148,13 +164,13 @@ class _Series:
         self._after = []
         if part != self._part:
             self._left, self._part, self._highest = _MOST_MARKS, part, -1.0
-        _, last, last_total, num_lines = self._marks[-1] if self._marks else (0, step, total, 0)
+        _, last, last_total, num_lines = self._marks[-1] if self._marks else _Mark(0, step, total, 0)
         weight = max(1, min(num_states, int(step - last))) if total == last_total else 1
         self._left -= 1
         if self._left >= 0 or not self._marks:
-            self._marks.append((line, step, total, weight))
+            self._marks.append(_Mark(line, step, total, weight))
         elif total == last_total and step > self._highest:
-            self._marks[-1] = (line, step, total, num_lines + weight)
+            self._marks[-1] = _Mark(line, step, total, num_lines + weight)
         self._highest = max(self._highest, step)
 
     def after(self, line: int) -> tuple[int, float]:
@@ -173,9 +189,9 @@ class _Series:
         best: tuple[int, float] = (0, 0)
         for at in reversed(range(len(self._marks))):
             _, step, total, weight = self._marks[at]
-            if at + 1 < len(self._marks) and self._marks[at + 1][2] != total:
+            if at + 1 < len(self._marks) and self._marks[at + 1].total != total:
                 higher, best = [], found[at + 1]
-            while higher and self._marks[higher[-1]][1] <= step:
+            while higher and self._marks[higher[-1]].step <= step:
                 higher.pop()
             counts[at] = weight + (counts[higher[-1]] if higher else 0)
             tops[at] = tops[higher[-1]] if higher else step
@@ -325,7 +341,7 @@ class ProgressReader:
         own = str(rank) if stream is None and rank is not None else stream
         last = self._restarts[-1] if self._restarts else 0
         before = bisect_left(self._restarts, line)
-        reports = sorted(line for name in {own, None} for line in self._successes.get(name, ()))
+        reports = sorted(report for name in {own, None} for report in self._successes.get(name, ()))
         at = max(
             (done for name in {own, None, "0"} for done in self._successes.get(name, ()) if done < line), default=0
         )

@@ -256,11 +256,11 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Map each row, by its size, to the requested sizes that it stands for. Sizes without a row have the key None.
+    """Return, for the size of each row, the sizes that the user requested and nccl-tests rounded to it.
 
-    nccl-tests rounds requested sizes down. For a pattern with blocks, nccl-tests rounds the block of each rank down to
-    a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests rounded the block down to a whole number of
-    elements.
+    Requested sizes without a row have the key None. nccl-tests rounds requested sizes down. For a pattern with blocks,
+    nccl-tests rounds the block of each rank down to a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests
+    rounded the block down to a whole number of elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
