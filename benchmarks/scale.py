@@ -25,7 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.channel import Channel
 from bench.core.pattern import Shape
 from bench.core.record import Header, Record, Samples

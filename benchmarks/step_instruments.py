@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # torchrun starts a file, not a module
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.training_step import Twin
 from bench.core.world import World
 from bench.rank import sampling, training_step

@@ -14,7 +14,7 @@ import pytest
 from bench.config.clusters import load_clusters
 from bench.config.scenario import load_scenario
 from bench.core import plugins
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.gate.messages import FAILURES
 from bench.gate.rules_file import load_rules
 from bench.results.document import Summary

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core import plugins
-from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
+from bench.core.case import ACCESSES, DIRECTIONS, VIAS
+from bench.core.case_argv import add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Read, Reduced, Step
 from bench.core.record import Skip

@@ -12,7 +12,8 @@ from bench.controller import continued, plan
 from bench.controller.jobs import Site
 from bench.controller.run import RunContext
 from bench.core import plugins
-from bench.core.case import FACTORS, Case, from_args
+from bench.core.case import FACTORS, Case
+from bench.core.case_argv import from_args
 from bench.core.errors import EXIT_DONE, Interrupted, UsageError
 from bench.core.option_parsers import HelpText, Parser
 from bench.core.pattern import Pattern

@@ -309,7 +309,7 @@ def _unsupported_world(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | None:
-    if case.schedule == "ladder":
+    if case.is_ladder:
         if case.aggressor:
             return Coded.of(PlanSkipCode.LADDER_ALONE, why=LADDER_ALONE)
         if pattern.topology != "pairs":

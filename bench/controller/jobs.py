@@ -14,7 +14,8 @@ from typing import Any
 from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller.messages import ControllerError
-from bench.core.case import Case, command_argv, from_argv, to_argv
+from bench.core.case import Case
+from bench.core.case_argv import command_argv, from_argv, to_argv
 from bench.core.codes import Coded
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
@@ -265,7 +266,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         spec.name, [*words, *_described(spec.name, spec.launch, world)], world, launch_site, variables, limit_s
     )
     num_records = None
-    if case.schedule != "ladder" and not pattern.plans_own_rows:
+    if not case.is_ladder and not pattern.plans_own_rows:
         num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
     return Job(
         name=spec.name,
@@ -302,7 +303,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     A ladder (diagnose/ladder.py) chooses its next rounds from the results of its earlier rounds. For a ladder, the
     result is the number of rounds if no pair is slow.
     """
-    if case.schedule == "ladder" and pattern.topology == "pairs":
+    if case.is_ladder and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
@@ -310,7 +311,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
 
 def _num_sizes(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of sizes that are measured. Requested sizes that round to the same size are measured once."""
-    if pattern.plans_own_rows or case.schedule == "ladder":
+    if pattern.plans_own_rows or case.is_ladder:
         return len(case.sizes)
     topology = pattern.topology_of(case.topology)
     return len(case.payloads(pattern, len(rounds(case, world, topology)[0][0].ranks)))
@@ -331,6 +332,6 @@ def _estimate_s(case: Case, num_rows: int, world: World, num_twins: int) -> floa
     if its.modelled:
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
     sides = 2 if case.aggressor else num_twins  # each row is measured without aggressors and with them
-    times = _LADDER_MOST if case.schedule == "ladder" else 1
+    times = _LADDER_MOST if case.is_ladder else 1
     rows_s = num_rows * (sides * max(case.max_s, case.soak_s) + _ROW_OVERHEAD_S) * times
     return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

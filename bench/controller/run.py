@@ -313,7 +313,7 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
         missing = case.sizes if failed or not _has_whole_rows(file) else ()
     else:
         missing = _missing_sizes(spec, site.patterns[case.pattern], file)
-    if case.schedule == "ladder" and (outcome is None or outcome["what"] is not None):
+    if case.is_ladder and (outcome is None or outcome["what"] is not None):
         return case.sizes  # the number of rounds is known only at the end
     return missing
 
@@ -329,7 +329,7 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
         return case.sizes  # the rank was killed while it wrote the header
     # In a ladder, later rounds depend on earlier rounds. Some patterns plan their own rows. These jobs run again as a
     # whole.
-    if case.schedule == "ladder" or pattern.plans_own_rows:
+    if case.is_ladder or pattern.plans_own_rows:
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])

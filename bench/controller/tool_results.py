@@ -9,7 +9,8 @@ from pathlib import Path
 from bench.controller.jobs import Job
 from bench.controller.messages import OutcomeCode
 from bench.core import plugins
-from bench.core.case import Case, to_argv
+from bench.core.case import Case
+from bench.core.case_argv import to_argv
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, traffic_of
 from bench.core.record import Failure, Flag, Header, Record

@@ -1,16 +1,13 @@
 """Define a Case, which contains everything that a command line specifies about a measurement.
 
 Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
-of job names. Rows of two runs are compared only if they agree in all factors that are not declared comparable. For
-every case, `from_argv(to_argv(case)) == case`.
+of job names. Rows of two runs are compared only if they agree in all factors that are not declared comparable.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +15,15 @@ from bench.core import option_parsers as words
 from bench.core import plugins
 from bench.core.checkpoint import METHODS
 from bench.core.dtypes import REDUCE_OPS, dtype_of
-from bench.core.errors import BenchError, UsageError
-from bench.core.factors import REPORTED_FACTS, Factor, ReportedFact, factor, factors_of, one_of, setting, switch
+from bench.core.errors import UsageError
+from bench.core.factors import Factor, factor, factors_of, one_of, setting, switch
 from bench.core.pattern import Pattern, Shape
-from bench.core.plugins import check, nearest
+from bench.core.plugins import check
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
 from bench.core.step_model import AUTOCASTS, RECOMPUTED, hook_word, resize_word, trained_word
 from bench.core.strategies import DEFAULT_STRATEGY, mesh_word
-from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
+from bench.core.sweep import DEFAULT_SIZES, format_sizes, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
 from bench.core.training_step import (
     Injected,
@@ -38,7 +35,7 @@ from bench.core.training_step import (
     timed_layers,
 )
 from bench.core.traits import names_obeying, traits
-from bench.core.units import format_size, parse_duration, parse_size
+from bench.core.units import format_size, parse_duration
 
 MODES = ("both", "isolated", "pipelined")
 CACHES = ("cold", "hot")
@@ -459,9 +456,14 @@ class Case:
         A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, this is the
         pipelined mode.
         """
-        if self.schedule == "ladder" and self.mode == "both":
+        if self.is_ladder and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
+
+    @property
+    def is_ladder(self) -> bool:
+        """Whether pairs are measured in rounds, of which each depends on the results of the earlier rounds."""
+        return self.schedule == "ladder"
 
     @property
     def chunks_per_stage(self) -> int:
@@ -505,90 +507,8 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
     return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
-def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal in two rows. Rows that differ in one of these facts are not compared.
-
-    The result has every factor that is not declared comparable, and every fact that ranks report.
-    """
-    for each in FACTORS:
-        if not each.comparable:
-            yield ReportedFact(each.reported_as, each.reported or _of_case(each), each.follows)
-    yield from REPORTED_FACTS
-
-
-def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """Return a function that reads a factor's value from the case in a header."""
-
-    def read(header: Header) -> str | None:
-        case = own_case(header.case)
-        value = None if case is None else getattr(case, varied.name)
-        if case is None or not value:
-            return None
-        if isinstance(value, bool):
-            return "yes"
-        if varied.depends_on and not getattr(case, varied.depends_on):
-            return None
-        pattern = plugins.load("pattern", case.pattern).PATTERN
-        return varied.show(value) if applies(varied, pattern, header.transport) else None
-
-    return read
-
-
-COMPARED = tuple(_compared())
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare every option of a case. nccl-tests' options -b, -e and -f are another way to give --sizes."""
-    for each in FACTORS:
-        parser.add_argument(*each.flags, dest=each.name, metavar="X", help=each.help, type=str)
-    parser.add_argument("-b", "--minbytes", metavar="X", help="smallest size, as in nccl-tests")
-    parser.add_argument("-e", "--maxbytes", metavar="X", help="largest size, as in nccl-tests")
-    parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
-
-
 _OF_STEPS = ("prepare_s", "batch", "prefetch")  # these options have no effect if a pass has no steps
 LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
-
-
-def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) -> Case:
-    """Return the case that parsed arguments describe. `--like` sets further values.
-
-    `planned`: whether the arguments are those of a planned job (`command_argv`). If `planned` is true, the arguments
-        may differ from the settings of `--like`.
-
-    Raises UsageError that names the option.
-    """
-    given = _given(args)
-    for name, value in preset_fields(given.get("like", ""), pattern).items():
-        if given.setdefault(name, value) != value and not planned:
-            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
-    case = _case_of(pattern, given)
-    if case.schedule == "ladder" and plugins.load("pattern", pattern).PATTERN.topology != "pairs":
-        raise UsageError(f"--schedule ladder measures pairs of ranks, but {pattern} has no pairs: omit it")
-    return case
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the options that are present. Raises UsageError that names the option."""
-    given = {}
-    for each in FACTORS:
-        text = getattr(args, each.name)
-        if text is not None:
-            given[each.name] = _parsed(each, text)
-    if args.minbytes or args.maxbytes or args.stepfactor:
-        if "sizes" in given:
-            raise UsageError("both --sizes and -b, -e, -f are given: give one of them")
-        given["sizes"] = _sizes_of(args)
-    return given
-
-
-def _case_of(pattern: str, given: Mapping[str, Any]) -> Case:
-    """Return the case with these values. Raises UsageError if the values contradict each other."""
-    case = replace(Case(pattern), **given)
-    if case.schedule == "ladder" and case.aggressor:
-        raise UsageError(LADDER_ALONE)
-    check_steps(case, given)
-    return case
 
 
 def check_steps(case: Case, given: Collection[str] = ()) -> None:
@@ -599,16 +519,6 @@ def check_steps(case: Case, given: Collection[str] = ()) -> None:
     for name in () if case.step_s else _OF_STEPS:
         if name in given or getattr(case, name) != FACTOR[name].default:
             raise UsageError(f"{FACTOR[name].flags[-1]} needs steps that take batches: add --step-time")
-
-
-def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the sizes, in bytes, that the options -b, -e and -f describe."""
-    begin = parse_size(args.minbytes or "8")
-    end = parse_size(args.maxbytes) if args.maxbytes else max(begin, parse_size("16M"))
-    step = args.stepfactor or "2"
-    if not step.isdecimal() or int(step) < 2:
-        raise UsageError(f"factor -f {step!r} must be a whole number of 2 or more")
-    return geometric(begin, end, int(step))
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
@@ -658,67 +568,3 @@ def preset_fields(tool: str, pattern: str) -> dict[str, Any]:
     """Return the settings that `--like tool` requires for a pattern. The result is empty if `tool` is ''."""
     fixed = LIKE.get(tool, {}) | LIKE_FOR_PATTERN.get((tool, pattern), {})
     return {name: FACTOR[name].parse(text) for name, text in fixed.items()}
-
-
-def _parsed(given: Factor, text: str) -> Any:
-    try:
-        return given.parse(text)
-    except UsageError as error:
-        raise UsageError(f"{given.flags[-1]}: {error}") from None
-
-
-def from_argv(argv: Sequence[str]) -> Case:
-    """Return the case that a list of words `[pattern, option, value, ...]` describes.
-
-    The list has the form of `to_argv`. The words contain every value that differs from its default. Therefore this
-    function does not apply the settings of `--like`. An older version of the suite may have measured with other
-    settings. Raises UsageError that names the mistake.
-    """
-    if not argv:  # a row that another tool measured
-        raise UsageError("the case is empty: its first word must be a pattern")
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    add_arguments(parser)
-    try:
-        args, unknown = parser.parse_known_args(list(argv[1:]))
-    except argparse.ArgumentError as error:
-        raise UsageError(str(error)) from None
-    if unknown:
-        flags = [flag for each in FACTORS for flag in each.flags]
-        raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
-    return _case_of(check("pattern", argv[0]), _given(args))
-
-
-def own_case(argv: Sequence[str]) -> Case | None:
-    """Return the case of a command line, or None if another program ran that command line."""
-    return _own_case(tuple(argv))
-
-
-@lru_cache(maxsize=1024)  # runs of many launches parse the same text many times
-def _own_case(argv: tuple[str, ...]) -> Case | None:
-    try:
-        return from_argv(argv)
-    except (BenchError, IndexError):
-        return None
-
-
-def to_argv(case: Case) -> list[str]:
-    """Return `[pattern, option, value, ...]` with only the values that differ from the defaults."""
-    argv = [case.pattern]
-    for each in FACTORS:
-        value = getattr(case, each.name)
-        if value != each.default:
-            argv += [each.flags[-1], each.show(value)]
-    return argv
-
-
-def command_argv(case: Case) -> list[str]:
-    """Return the words of `to_argv`, and each default that `--like` would replace.
-
-    The settings of `--like` may have changed since the case was planned. The words must describe the case as planned.
-    """
-    argv = to_argv(case)
-    for name, preset in preset_fields(case.like, case.pattern).items():
-        value, each = getattr(case, name), FACTOR[name]
-        if value == each.default != preset:
-            argv += [each.flags[-1], each.show(value)]
-    return argv

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from bench.core import plugins
-from bench.core.case import FACTOR, Case, applies, own_case
+from bench.core.case import FACTOR, Case, applies
+from bench.core.case_argv import own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
@@ -321,7 +322,7 @@ def _groups(case: Case, world: World, rule: GateRule) -> Mapping[str, None] | No
 
     Return None if the job has too many groups, or if the job chooses its groups while it measures.
     """
-    if case.schedule == "ladder":
+    if case.is_ladder:
         return None
     try:
         in_time = rounds(case, world, _topology(case))
@@ -354,7 +355,7 @@ def _absent_groups(
     there = set(there)
     if groups is not None:
         yield from (group for group in groups if group not in there)
-    elif case.schedule == "ladder":
+    elif case.is_ladder:
         if not there:
             yield None
     else:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from bench.core.case import Case, own_case
+from bench.core.case import Case
+from bench.core.case_argv import own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Flag, Header, Record
@@ -138,7 +139,7 @@ def world_of(header: Header) -> World | None:
 def groups_of(header: Header) -> Sequence[Any]:
     """Return the rounds of groups of a job. The result is empty if the groups are unknown."""
     case, world = own_case(header.case), world_of(header)
-    if case is None or world is None or case.schedule == "ladder":
+    if case is None or world is None or case.is_ladder:
         return ()
     try:
         return rounds(case, world, header.topology)

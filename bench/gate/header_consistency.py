@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from bench.core import plugins
-from bench.core.case import Case, own_case
+from bench.core.case import Case
+from bench.core.case_argv import own_case
 from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Group
 from bench.core.record import Header, Record, Samples
@@ -59,7 +60,7 @@ class _JobCase:
 
     def group(self, record: Record) -> Group | None:
         """Return a row's group; None if the case has no group with this name."""
-        if self.case is not None and self.case.schedule == "ladder":
+        if self.case is not None and self.case.is_ladder:
             ends = (record.src, record.dst)
             ranks = tuple(rank for rank in ends if _is_count(rank))
             return Group(record.group, ranks, *ends) if len(ranks) == len(ends) else None  # type: ignore[arg-type]

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from bench.core.case import Case, own_case
+from bench.core.case import Case
+from bench.core.case_argv import own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Flag, Header, Record, Samples, known
@@ -290,7 +291,7 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
         for record in records
         for size in record.requested_bytes
     }
-    if case.schedule == "ladder" and header.topology == "pairs":
+    if case.is_ladder and header.topology == "pairs":
         # A ladder chooses its pairs while it measures, so the pairs are not known beforehand. It begins at the largest
         # size.
         largest = max(case.sizes)

@@ -16,7 +16,8 @@ from itertools import product, zip_longest
 from typing import TYPE_CHECKING
 
 from bench.core import plugins
-from bench.core.case import Case, own_case
+from bench.core.case import Case
+from bench.core.case_argv import own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.fabric import Fabric
@@ -125,7 +126,7 @@ def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> L
     limit the rate, and all ranks of a host share all its NICs.
     """
     case = own_case(header.case) if header.case else None
-    if case is not None and (case.schedule == "ladder" or case.aggressor):
+    if case is not None and (case.is_ladder or case.aggressor):
         return None
     place = _place(header, record, case)
     if place is None or record.bus_factor is None or not record.payload_bytes:

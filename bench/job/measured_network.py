@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.core.units import format_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.record import Header

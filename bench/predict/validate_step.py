@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.codes import Code, Coded
 from bench.core.record import known
 from bench.core.training_step import TimedLayers

@@ -161,7 +161,7 @@ class _TablePrinter:
     """
 
     def __init__(self, header: Header) -> None:
-        from bench.core.case import from_argv
+        from bench.core.case_argv import from_argv
         from bench.diagnose.pair_evidence import group_name
         from bench.results.flops import PATTERN
         from bench.results.run_report import LiveTable
@@ -170,7 +170,7 @@ class _TablePrinter:
         case = from_argv(header.case)
         grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
-        widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
+        widest = len(group_name("confirm", 999, last, last) if case.is_ladder else f"{last}-{last}")
         products = header.pattern == PATTERN
         layout = Layout(case.modes, grouped, widest, case.like, products=products, modelled=header.modelled)
         self._table = LiveTable(layout)

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.core import plugins
-from bench.core.case import Case, ineffective_flags, to_argv
+from bench.core.case import Case, ineffective_flags
+from bench.core.case_argv import to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
 from bench.core.remarks import CodedRemark

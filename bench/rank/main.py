@@ -36,7 +36,8 @@ try:
     from typing import TYPE_CHECKING, NoReturn
 
     from bench.core import collector, plugins
-    from bench.core.case import Case, add_arguments, from_args, ignored_option
+    from bench.core.case import Case, ignored_option
+    from bench.core.case_argv import add_arguments, from_args
     from bench.core.ends import EndCode
     from bench.core.option_parsers import Parser
     from bench.core.record import Flag

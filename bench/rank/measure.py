@@ -129,7 +129,7 @@ class Measurer:
             for payload, requested in case.payloads(self._s.pattern, self._s.world.num_ranks).items():
                 yield self._burst(payload, requested)
             return
-        if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
+        if case.is_ladder and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
             return
         split = parts(case, self._s.world)

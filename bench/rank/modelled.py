@@ -65,7 +65,7 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     """Yield each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
     row = partial(_row, case, pattern, model, hosts, parts(case, world))
-    if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
+    if case.is_ladder and pattern.topology == "pairs" and world.num_ranks > 1:
         from bench.rank import ladder
 
         payload, requested = max(case.payloads(pattern, 2).items())

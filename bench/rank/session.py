@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.core import plugins
-from bench.core.case import FACTOR, Case, applies, ignored_option, to_argv
+from bench.core.case import FACTOR, Case, applies, ignored_option
+from bench.core.case_argv import to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.record import Header, Record, known
 from bench.results import launches, stats
 from bench.results.model import case_of

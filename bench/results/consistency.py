@@ -18,7 +18,8 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.codes import Coded
 from bench.core.errors import BenchError
 from bench.core.pattern import WINDOW_BYTES

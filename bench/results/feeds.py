@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.record import Header, ReadSamples, Record
 from bench.datasets.gpu_files import COUNTED_BYTES
 from bench.hardware.bounds import host_link_bytes_per_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 from bench.core.program import Product

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import NormalDist, median
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.errors import UsageError
 from bench.core.record import Flag, Header
 from bench.core.topology import rounds

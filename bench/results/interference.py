@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.record import Contention, Header, Record, known
 from bench.results import paired_ratio
 from bench.results.compared_rows import Interference

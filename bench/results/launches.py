@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.core.case import COMPARED
+from bench.core import plugins
+from bench.core.case import FACTORS, applies
+from bench.core.case_argv import own_case
+from bench.core.factors import REPORTED_FACTS, Factor, ReportedFact
 from bench.core.record import Flag, Header
 from bench.results.document import Spread, Summary
 from bench.results.model import case_of
@@ -38,6 +41,38 @@ OF_ONE_START = frozenset(
 )
 
 Factors = Mapping[str, str | None]
+
+
+def _compared() -> Iterator[ReportedFact]:
+    """Yield the facts that must be equal in two rows. Rows that differ in one of these facts are not compared.
+
+    The result has every factor that is not declared comparable, and every fact that ranks report.
+    """
+    for each in FACTORS:
+        if not each.comparable:
+            yield ReportedFact(each.reported_as, each.reported or _of_case(each), each.follows)
+    yield from REPORTED_FACTS
+
+
+def _of_case(varied: Factor) -> Callable[[Header], str | None]:
+    """Return a function that reads a factor's value from the case in a header."""
+
+    def read(header: Header) -> str | None:
+        case = own_case(header.case)
+        value = None if case is None else getattr(case, varied.name)
+        if case is None or not value:
+            return None
+        if isinstance(value, bool):
+            return "yes"
+        if varied.depends_on and not getattr(case, varied.depends_on):
+            return None
+        pattern = plugins.load("pattern", case.pattern).PATTERN
+        return varied.show(value) if applies(varied, pattern, header.transport) else None
+
+    return read
+
+
+COMPARED = tuple(_compared())
 
 
 # not frozen, as document.Summary

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bench.core.case import COMPARED
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
-from bench.results.launches import Factors, RowLaunches
+from bench.results.launches import COMPARED, Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:

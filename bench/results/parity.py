@@ -16,7 +16,8 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
-from bench.core.case import Case, from_argv, preset_fields, to_argv
+from bench.core.case import Case, preset_fields
+from bench.core.case_argv import from_argv, to_argv
 from bench.core.errors import UsageError
 from bench.core.log_traits import compared_statistic
 from bench.core.record import Header

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header, Record, Samples, known

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.codes import Code, Coded
 from bench.core.record import Header, known
 from bench.core.strategies import strategy_traits

@@ -11,7 +11,8 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from bench.core import plugins
-from bench.core.case import FACTOR, FACTORS, Case, from_argv
+from bench.core.case import FACTOR, FACTORS, Case
+from bench.core.case_argv import from_argv
 from bench.core.record import Header, Record, Samples, StepSamples, known
 from bench.core.step_trace import StepPart
 from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from bench.core.case import to_argv
+from bench.core.case_argv import to_argv
 from bench.core.codes import Coded
 from bench.core.units import format_duration
 from bench.results import launches, text

@@ -14,7 +14,7 @@ from bench.controller import more_launches, preflight
 from bench.controller import run as controller
 from bench.controller.jobs import Job
 from bench.controller.run import RunContext, RunResult
-from bench.core.case import to_argv
+from bench.core.case_argv import to_argv
 from bench.core.record import Samples
 from bench.store import jsonl, runs
 

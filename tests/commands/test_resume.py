@@ -16,7 +16,8 @@ from bench.commands import run
 from bench.config.clusters import Cluster
 from bench.controller.jobs import JobSpec, job_of
 from bench.controller.plan import site_of
-from bench.core.case import Case, to_argv
+from bench.core.case import Case
+from bench.core.case_argv import to_argv
 from bench.core.world import World
 
 ROOT = Path(__file__).resolve().parents[2]

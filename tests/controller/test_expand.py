@@ -18,7 +18,8 @@ from bench.controller.expand import MIN_ROW_S, NOT_MODELLED, expand
 from bench.controller.jobs import LocalMachine, Plan, Site
 from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import plugins
-from bench.core.case import FACTOR, from_argv
+from bench.core.case import FACTOR
+from bench.core.case_argv import from_argv
 from bench.core.codes import UNCODED
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher

@@ -28,16 +28,11 @@ from bench.core.case import (
     TIMERS,
     VIAS,
     Case,
-    add_arguments,
-    command_argv,
-    from_args,
-    from_argv,
     ignored_option,
     ineffective_flags,
-    own_case,
     preset_fields,
-    to_argv,
 )
+from bench.core.case_argv import add_arguments, command_argv, from_args, from_argv, own_case, to_argv
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.option_parsers import REQUIRABLE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.contention import aggressor, parts, rounds
 from bench.core.errors import UsageError
 from bench.core.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core import case
+from bench.core import case_argv
 from bench.core.errors import UsageError
 from bench.core.training_step import SEGMENTS, late_segment, parts_of, timed_layers
 
@@ -37,8 +37,8 @@ def test_a_late_rank_is_late_where_it_exceeds_the_others() -> None:
 def test_options_are_read_as_they_are_shown() -> None:
     argv = ["step", "--timed", f"{TIMED},data=2ms,input=1M", "--bucket", "4M"]
     argv += ["--inject", "rank=1,segment=backward,delay=60ms;rank=0,segment=data,delay=1ms"]
-    read = case.from_argv(argv)
-    assert case.from_argv(case.to_argv(read)) == read
+    read = case_argv.from_argv(argv)
+    assert case_argv.from_argv(case_argv.to_argv(read)) == read
     assert read.timed is not None and (read.timed.layers, read.timed.data_s, read.timed.input_bytes) == (
         8,
         2e-3,
@@ -62,7 +62,7 @@ def test_options_are_read_as_they_are_shown() -> None:
 )
 def test_bad_options_are_one_sentence(options: tuple[str, str], says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
-        case.from_argv(["step", *options])
+        case_argv.from_argv(["step", *options])
     assert str(caught.value).startswith(options[0])
 
 

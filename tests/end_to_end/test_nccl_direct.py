@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.errors import UsageError
 from bench.core.program import Collective
 from bench.transports import _nccl_options

@@ -58,7 +58,7 @@ def test_the_table_comes_from_rank_0_and_begins_with_the_choice_of_transport(run
 PATTERNS = """
 import gc, json, os, sys
 from bench.core import plugins
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.transport import Options
 from bench.rank import measure, session
 from bench.rank.placement import place

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.training_step import Twin
 from bench.core.world import World
 from bench.rank import training_step

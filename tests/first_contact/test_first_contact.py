@@ -18,7 +18,8 @@ import pytest
 
 from bench.commands._parser import parser_of
 from bench.config.scenario import load_scenario
-from bench.core.case import add_arguments, from_args, ignored_option
+from bench.core.case import ignored_option
+from bench.core.case_argv import add_arguments, from_args
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_USAGE, UsageError
 from bench.core.option_parsers import Parser
 from bench.first_contact import plan_file, readers

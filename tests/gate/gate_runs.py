@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.contention import rounds
 from bench.core.record import Failure, Header, Record, Samples
 from bench.core.world import World

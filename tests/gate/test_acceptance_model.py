@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.case import Case, to_argv
+from bench.core.case import Case
+from bench.core.case_argv import to_argv
 from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks

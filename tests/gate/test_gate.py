@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.record import Failure, Skip
 from bench.gate import header_consistency
 from bench.gate.gate import unreadable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.hardware import catalogue
 from bench.predict import expected, predict
 from bench.rank import modelled

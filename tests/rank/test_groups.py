@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.rank import modelled
 from bench.results import summary
 

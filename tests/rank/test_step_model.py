@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.case import from_argv
+from bench.core.case_argv import from_argv
 from bench.core.errors import EXIT_USAGE, UsageError
 from bench.core.step_model import Transformer
 from bench.core.world import World

@@ -84,7 +84,8 @@ def ranks(warm: WarmRanks, tmp_path: Path) -> Ranks:
 ROWS = """
 import json, os
 from bench.core import plugins
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.transport import Options
 from bench.rank import measure, session
 from bench.rank.placement import place
@@ -577,7 +578,8 @@ STEPS = """
 import json, os
 import torch
 from bench.core import plugins
-from bench.core.case import Case, from_argv
+from bench.core.case import Case
+from bench.core.case_argv import from_argv
 from bench.core.training_step import SEGMENTS, Twin
 from bench.core.transport import Options
 from bench.rank import session, training_step

@@ -15,7 +15,7 @@ from bench.__main__ import main
 from bench.controller import run as controller
 from bench.controller.jobs import Job
 from bench.controller.run import RunContext, RunResult
-from bench.core.case import to_argv
+from bench.core.case_argv import to_argv
 from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.rank.messages import RankRefusal
