@@ -98,83 +98,129 @@ def run(
     beats.mkdir(exist_ok=True)
     _empty(beats)
     runs.document_file(folder, job.name).unlink(missing_ok=True)  # tools do not overwrite an existing file
-    job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    stored_before = _size(runs.results_file(folder, job.name))
-    networks, passed = links.known_before(folder)
-    hosts = watch.JobHosts(
-        hosts=job.hosts,
-        agent=job.agent,
-        python=job.python,
-        setup=job.setup,
-        env=job.env,
-        networks=networks,
-        passed=passed,
-    )
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
-    meeting_port = watch.MeetingPort(job_id, hosts, launcher.blamed)
-    silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
-    began = time.monotonic()
-    late: Coded | None = None
-    evidence: FailureEvidence | None = None
+    running = _RunningJob(job, folder, launcher, deadline_s if not job.tool else limit_s)
     with contextlib.ExitStack() as files:
         log = files.enter_context(runs.open_log(folder, job.name))
-        log_from = log.tell()
+        running.log_from = log.tell()
         out = files.enter_context(runs.open_output(folder, job.name)) if job.tool else log
-        process = _start(job, folder, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
+        process = _start(job, folder, running.job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
             renew_guard = files.enter_context(
                 ended_with_controller(process.pid, beats / lease.NAME, launcher.ends_within_s)
             )
-            while process.poll() is None and late is None:
-                on_poll(time.monotonic() - began)
-                renew_guard()
-                if not job.tool and not silence.silent_s():  # no rank has begun
-                    meeting_port.look(runs.log_file(folder, job.name), log_from)
-                time.sleep(_POLL_S)
-                late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
-            on_poll(time.monotonic() - began)  # read the last rows before the folder of heartbeats is removed
-            has_rows = job.tool != "" or _size(runs.results_file(folder, job.name)) > stored_before
-            if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
-                printed = _printed(folder, job, log_from)
-                evidence = watch.gather(
-                    job_id=job_id,
-                    num_ranks=job.world.num_ranks,
-                    beats_folder=beats,
-                    log=printed,
-                    launcher=launcher.blamed(printed),
-                    reached=hosts,
-                    late=late is not None,
-                    silent_s=silence.silent_s(),
-                    running_s=time.monotonic() - began,
-                    seen_before=meeting_port.answer(),
-                )
-                evidence = replace(
-                    evidence,
-                    no_room=runs.write_error(folder),
-                    slept_s=silence.slept_s(),
-                    connections=connections.reported(beats),
-                    failed_of_mpirun=connections.failed_of_mpirun(beats),
-                    aborted=launcher.aborted(printed),
-                )
-                links.store(folder, job.name, evidence.links)
+            late = running.wait(process, limit_s, renew_guard, on_poll)
+            evidence = running.evidence(process.returncode, late)
         finally:
-            left = _end(process, job_id, hosts, well=process.returncode == 0)
+            left = _end(process, running.job_id, running.hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):
                 log.write(watch.stacks(beats).encode())
-            _mask(folder, job, log_from)
-    remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
-    restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
-    outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
-    failure = _explain(process.returncode, late, evidence, folder, job, has_rows)
+            _mask(folder, job, running.log_from)
+    outcome = running.outcome(process.returncode, late, evidence, left)
     # A rank on an unreachable host may still write there, so errors are ignored.
     shutil.rmtree(beats, ignore_errors=True)
-    if failure is None:
-        return outcome
-    if left:
-        what = f"{failure.what}; processes on {', '.join(left)} could not be ended from here"
-        failure = replace(failure, what=what, facts={**failure.facts, "not_ended_on": left})
-    refused = process.returncode == EXIT_REFUSED or _lost_a_refused_rank(evidence)
-    return replace(outcome.failed(failure), refused=refused)
+    return outcome
+
+
+class _RunningJob:
+    """A job that runs, and what the controller sees of it.
+
+    `deadline_s`: the timeout of a rank's heartbeats.
+    `log_from`: the position in the job's log at which the output of this attempt begins.
+    """
+
+    def __init__(self, job: Job, folder: Path, launcher: Launcher, deadline_s: float) -> None:
+        self._job, self._folder, self._launcher = job, folder, launcher
+        self._beats = runs.heartbeat_folder(folder, job.name)
+        self._stored_before = _size(runs.results_file(folder, job.name))
+        networks, passed = links.known_before(folder)
+        self.job_id = f"{folder.name}/{job.name}/{os.getpid()}"
+        self.hosts = watch.JobHosts(
+            hosts=job.hosts,
+            agent=job.agent,
+            python=job.python,
+            setup=job.setup,
+            env=job.env,
+            networks=networks,
+            passed=passed,
+        )
+        self.log_from = 0
+        self._meeting_port = watch.MeetingPort(self.job_id, self.hosts, launcher.blamed)
+        self._silence = _SilenceTimer(self._beats, deadline_s)
+        self._began = time.monotonic()
+
+    def wait(
+        self,
+        process: subprocess.Popen[bytes],
+        limit_s: float,
+        renew_guard: Callable[[], None],
+        on_poll: Callable[[float], None],
+    ) -> Coded | None:
+        """Wait until the job ends or exceeds a timeout. Return the timeout, or None if the job ended by itself."""
+        late: Coded | None = None
+        while process.poll() is None and late is None:
+            on_poll(self._seconds())
+            renew_guard()
+            if not self._job.tool and not self._silence.silent_s():  # no rank has begun
+                self._meeting_port.look(runs.log_file(self._folder, self._job.name), self.log_from)
+            time.sleep(_POLL_S)
+            late = self._silence.late() or _too_long(self._seconds() - self._silence.paused_s, limit_s)
+        on_poll(self._seconds())  # read the last rows before the folder of heartbeats is removed
+        return late
+
+    def evidence(self, exit_code: int | None, late: Coded | None) -> FailureEvidence | None:
+        """Gather what shows why the job failed. Return None if the job succeeded."""
+        heard = self._has_rows() or heartbeat.read_all(self._beats)
+        if exit_code == 0 and heard and not _cut_short(self._beats):
+            return None
+        printed = _printed(self._folder, self._job, self.log_from)
+        evidence = watch.gather(
+            job_id=self.job_id,
+            num_ranks=self._job.world.num_ranks,
+            beats_folder=self._beats,
+            log=printed,
+            launcher=self._launcher.blamed(printed),
+            reached=self.hosts,
+            late=late is not None,
+            silent_s=self._silence.silent_s(),
+            running_s=self._seconds(),
+            seen_before=self._meeting_port.answer(),
+        )
+        links.store(self._folder, self._job.name, evidence.links)
+        return replace(
+            evidence,
+            no_room=runs.write_error(self._folder),
+            slept_s=self._silence.slept_s(),
+            connections=connections.reported(self._beats),
+            failed_of_mpirun=connections.failed_of_mpirun(self._beats),
+            aborted=self._launcher.aborted(printed),
+        )
+
+    def outcome(
+        self, exit_code: int, late: Coded | None, evidence: FailureEvidence | None, not_ended_on: Sequence[str]
+    ) -> Outcome:
+        """Return how the job ended.
+
+        `not_ended_on`: the hosts on which processes of the job could not be ended.
+        """
+        remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(self._beats)]
+        restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
+        outcome = Outcome(self._job.name, exit_code, self._seconds(), remarks=restored)
+        failure = _explain(exit_code, late, evidence, self._folder, self._job, self._has_rows())
+        if failure is None:
+            return outcome
+        if not_ended_on:
+            what = f"{failure.what}; processes on {', '.join(not_ended_on)} could not be ended from here"
+            failure = replace(failure, what=what, facts={**failure.facts, "not_ended_on": not_ended_on})
+        refused = exit_code == EXIT_REFUSED or _lost_a_refused_rank(evidence)
+        return replace(outcome.failed(failure), refused=refused)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _has_rows(self) -> bool:
+        """Check whether this attempt stored a row. The rows of a tool are written later, from its output."""
+        return self._job.tool != "" or _size(runs.results_file(self._folder, self._job.name)) > self._stored_before
 
 
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:

@@ -52,12 +52,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The exit code of a recorded command, and the files that it wrote."""
+    """The exit code of a recorded command, and the traces and nsys exports that it wrote."""
 
     exit_code: int
     traces: tuple[Path, ...]
     exports: tuple[Path, ...]
-    nccl_logs: tuple[Path, ...]
 
 
 def prepare(folder: Path, command: tuple[str, ...], env: Mapping[str, str], under_nsys: bool = False) -> Recording:
@@ -118,7 +117,6 @@ def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
         exit_code,
         tuple(path for path in new if path.name.endswith((".json", ".json.gz")) and not path.name.startswith("cpus-")),
         tuple(path for path in new if path.suffix == ".sqlite"),
-        tuple(path for path in new if path.suffix == ".log"),
     )
 
 
