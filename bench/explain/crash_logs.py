@@ -10,13 +10,14 @@ from pathlib import Path, PurePath
 from bench.core.codes import Coded
 from bench.core.log_traits import log_traits
 from bench.explain.crash import Crash, crash_of
+from bench.explain.crash_causes import FAILS
 from bench.explain.crash_facts import words
 from bench.explain.crash_messages import CrashCode
 from bench.explain.log_hints import Hint
 from bench.explain.survived import set_aside, survived_lines
 from bench.logs.events import flight_recorder, nccl_inspector
 from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
-from bench.logs.foreign import OK, ForeignRun
+from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.imports import Log
 
 _HEAD = 4096
@@ -92,9 +93,16 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
     if run.status == OK:
         return None
     events = log.between(begin, end)
+    is_whole_file = len(log.runs) == 1
     if _is_only_job(logs):
         events += [event for other in logs if not other.runs for event in other.events]
-    return crash_of(events, failed=True)
+    return crash_of(events, failed=not (is_whole_file and run.status == TRUNCATED and _has_success(events)))
+
+
+def _has_success(events: Sequence[Event]) -> bool:
+    """Check whether the program reported success after its last message. Its log may still lack rows."""
+    last = max((event for event in events if event.role in FAILS), key=lambda event: event.line, default=None)
+    return last is not None and last.later.has_success
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:

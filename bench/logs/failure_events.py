@@ -403,6 +403,8 @@ class EventReader:
                 is_read |= any(other.claimed == self._number for other in readers)
                 if not (reader.is_general and is_read):
                     found += reader.read(line)
+                if reader.claimed == self._number:
+                    self._streams[self._number] = stream_of(raw, rank)
             self._keep(found, stream_of(raw, rank))
         return label
 

@@ -67,11 +67,12 @@ _SUCCEEDED = re.compile(
     r"|`trainer\.fit` stopped: `max_|['\"]train_runtime['\"]: ['\"]?\d|^\s*\d+\s.*\bcompleted\s+0:0\b"
     r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|# out of bounds values : 0 ok"
 )
-_RESTART_WORDS = ("restart", "reque", "retry")
+_RESTART_WORDS = ("restart", "reque", "retry", "restor")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
     r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b"
     r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
+    r"|\b(?:restoring|attempting to restore) trial (?:state |\S{1,100} )?from (?:the )?(?:last |latest )?checkpoint\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b"
 )
 _NEXT_ATTEMPT = "attempting to start training worker group"  # printed by Ray
@@ -83,6 +84,8 @@ _MPIRUN_LABEL = re.compile(r"^\s*\[(?:1,)?(\d{1,6})\]\s?<std")  # printed by Ope
 _STREAM = re.compile(
     r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})[^()]{0,60}\)?"  # Ray, vLLM
     r"|\[rank: (?P<b>\d{1,6})\]"  # Lightning
+    r"|\[(?!step|epoch|iter|batch|stage)(?P<d>[A-Za-z][\w.-]{0,60}\d[\w-]{0,60}(?:\.(?!py:)[\w-]{1,60}){0,4}"
+    r"(?::\d{1,4})?)\]:?\s"  # scripts that start a process on each host
     r"|(?!step|epoch|iter|batch)(?P<c>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
     re.IGNORECASE,
 )
