@@ -19,6 +19,7 @@ from bench.logs.events import flight_recorder, nccl_inspector
 from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
 from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.imports import Log
+from bench.logs.progress import NO_COURSE, Course
 
 _HEAD = 4096
 _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL could not use
@@ -26,10 +27,14 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """One file with its runs and its events. A dump is read as one document, and any other file as text."""
+    """One file with its runs and its events. A dump is read as one document, and any other file as text.
+
+    `course`: how the job went on.
+    """
 
     log: Log
     events: tuple[Event, ...]
+    course: Course = NO_COURSE
 
     @property
     def runs(self) -> tuple[ForeignRun, ...]:
@@ -60,7 +65,9 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
     if not shown:
         return None
     sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]
-    return Coded.of(CrashCode.NO_FAILURE, sources=sources or [each.log.source.name for each in logs], shown=shown)
+    sources = sources or [each.log.source.name for each in logs]
+    course = max((each.course for each in logs), key=lambda course: (bool(course.success_line), course.last_step_line))
+    return Coded.of(CrashCode.NO_FAILURE, sources=sources, shown=shown, **course.facts())
 
 
 def _warned(event: Event) -> str:

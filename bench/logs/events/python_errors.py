@@ -262,7 +262,12 @@ class _Continued:
             return replace(event, facts=facts, printed=f"{event.printed} {nested[0].strip()}"[:_LONGEST_CONTINUED])
         if not self._parts:
             return event
-        message = " ".join([event.facts["message"], *self._parts])[:_LONGEST_CONTINUED]
+        message = event.facts["message"]
+        for part in self._parts:
+            longer = f"{message} {part}"
+            if len(longer) > _LONGEST_CONTINUED and message != event.facts["message"]:
+                break
+            message = longer[:_LONGEST_CONTINUED]
         return replace(event, facts={**event.facts, "message": message}, printed=f"{event.facts['error']}: {message}")
 
 
