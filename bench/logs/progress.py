@@ -23,9 +23,9 @@ _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is n
 _BETWEEN_SAMPLES = 1 << 20  # characters
 _AFTER_EVENT, _ALTOGETHER = 1 << 18, 1 << 24  # characters that are read line by line, after one message and in one file
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200  # characters; steps and labels stand at the begin of a line
-# Lines about an exception that no code of the program caught. A thread's or a worker's exception ends it, too.
+# Lines about an error that no code of the program caught. A thread's or a worker's exception ends it, too.
 UNCAUGHT = (" in <module>", "terminate called", "Error executing job", "terminated with the following error",
-            "_bootstrap_inner", "ray::")  # fmt: skip
+            "_bootstrap_inner", "ray::", "--> FOAM FATAL")  # fmt: skip
 _LONGEST_STACK = 200  # lines
 _MOST_MARKS = 50  # steps of one kind that are kept in one part of a file; later ones of the part become one
 _MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024  # so that a damaged file fills no memory

@@ -40,7 +40,8 @@ _STARTS_JOB = re.compile(
     r"aprun|ray|python[\d.]{0,6})$"
 )
 _MOST_OPEN = 1_000
-_MOST_AFTER = 2  # lines after a program that was not found, at the end of a log
+_PYTHON = re.compile(r"(?:^|/)python[\d.]{0,6}$")  # scripts try several names
+_MOST_AFTER = 2  # lines after another program that was not found, at the end of a log
 
 
 class MissingPrograms(EventFormat):
@@ -91,7 +92,7 @@ class MissingPrograms(EventFormat):
         if event.host in self._missing or len(self._missing) < _MOST_OPEN:
             self._missing[event.host] = event
         if _STARTS_JOB.search(event.facts["program"]):
-            self._last, self._num_after = event, 0
+            self._last, self._num_after = event, _MOST_AFTER if _PYTHON.search(event.facts["program"]) else 0
 
     def _ended(self, host: str | None) -> Iterator[Event]:
         """Yield the program that a host lacks whose command ended with code 127. None is a host that is not known."""
