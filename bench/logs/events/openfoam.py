@@ -17,7 +17,7 @@ FATAL = MessageKind(
     0.85,
     "correct the file or setting that the message names; the lines below it name the function",
 )
-_RANK = r"^\s*(?:\[(?P<rank>\d{1,7})\]\s?)?"
+_RANK = r"^\s{0,20}(?:\[(?P<rank>\d{1,7})\]\s?)?"
 _FATAL = re.compile(_RANK + r".{0,80}?--> FOAM FATAL (?:IO )?ERROR\s?:?\s*(?:\(openfoam[^)]{0,40}\))?\s*(?P<error>.*)")
 _REST = re.compile(_RANK + r"(?P<text>.*)")
 _FILE = re.compile(r"^(?:file|in file): (?P<file>\S.{0,300}?)(?: at line \d+.*| from line \d+.*)?\.?$")
