@@ -387,7 +387,7 @@ class ProgressReader:
             self._retry = 0
         if any(word in text for word in _ERRORS):
             return
-        steps = [*_steps_in(text, number), *self._simulated(text)]
+        steps = list(_steps_in(text, number)) or list(self._simulated(text))
         if steps:
             stream = stream_of(raw, rank_label(raw) if label is None else label)
             for kind, step, total in steps:

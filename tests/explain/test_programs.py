@@ -135,6 +135,7 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         # OpenFOAM: a program still writes the lines that it printed before its error
         (times(0, 40) + FATAL + times(40, 48), "openfoam-fatal", {"error": "Unknown patch type wedgie for patch rim"}),
         (times(0, 3) + FATAL_OF_3, "openfoam-fatal", {"rank": 3}),
+        (FATAL_OF_3.replace("[3] ", "[1,3]<stderr>:"), "openfoam-fatal", {"rank": 3}),
         (IO_ERROR, "openfoam-fatal", {"file": "system/controls", "error": "Keyword nAlpha is undefined"}),
         ("--> FOAM FATAL ERROR: no such model", "openfoam-fatal", {"error": "no such model"}),
         # a simulation that ends in the middle
@@ -162,6 +163,7 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         (RANK_3 + "".join(f"dataset iteration {at} of 40\n" for at in range(40)), "python-error", {"rank": 3}),
         # messages that continue on the next lines
         (TRACED + "wandb: \n", "python-error", {"message": "a mask of 9 columns does not fit 6 actions."}),
+        ("RuntimeError: a list of:\nTraceback (most recent call last):\n", "python-error", {"message": "a list of:"}),
         (VERSIONS, "python-error", {"host": "gpu-5"}),
         (NAN + "srun: error: gpu-5: task 21: Exited with exit code 1\n", "python-error", {"rank": 21, "host": "gpu-5"}),
         (LOADED.format(2) + LOADED.format(1), "python-error", {"rank": 2}),
@@ -205,6 +207,7 @@ def test_a_failure_is_named(text: str, code: str, facts: dict[str, Any]) -> None
         # a bar that goes on after the error of another rank
         bar(0, 30, 100) + RANK_3 + bar(30, 60, 100),
         TRACED + steps(0, 40),
+        "WARNING:root:a mask cannot be padded\nTraceback (most recent call last):\n" + TRACED + steps(0, 4),
         # processes read from a disk now and then
         PROCESSES + steps(0, 9),
         STACK + PROCESSES.replace("Dl", "Sl"),

@@ -17,9 +17,8 @@ FATAL = MessageKind(
     0.85,
     "correct the file or setting that the message names; the lines below it name the function",
 )
-_RANK = r"^\s{0,20}(?:\[(?P<rank>\d{1,7})\]\s?)?"
-_FATAL = re.compile(_RANK + r".{0,80}?--> FOAM FATAL (?:IO )?ERROR\s?:?\s*(?:\(openfoam[^)]{0,40}\))?\s*(?P<error>.*)")
-_REST = re.compile(_RANK + r"(?P<text>.*)")
+_RANK = re.compile(r"^\s{0,20}(?:\[1,\d{1,7}\]<std\w{3}>:)?\s{0,20}\[(\d{1,7})\](?=\s|$)")  # printed by OpenFOAM
+_FATAL = re.compile(r"--> FOAM FATAL (?:IO )?ERROR\s?:?\s*(?:\(openfoam[^)]{0,40}\))?\s*(?P<error>.*)")
 _FILE = re.compile(r"^(?:file|in file): (?P<file>\S.{0,300}?)(?: at line \d+.*| from line \d+.*)?\.?$")
 _ENDS = re.compile(r"^(?:From |FOAM (?:parallel run )?(?:exiting|aborting)|in file )")
 _MOST_OPEN = 1_000  # ranks whose message is incomplete, at most
@@ -34,7 +33,7 @@ class OpenFoam(EventFormat):
 
     def __init__(self) -> None:
         """Start without a message."""
-        self._open: dict[str | None, tuple[EventLine, list[str]]] = {}  # a rank -> its first line, and its message
+        self._open: dict[int | None, tuple[EventLine, list[str]]] = {}  # a rank -> its first line, and its message
         self._begin = 0
 
     @property
@@ -44,22 +43,20 @@ class OpenFoam(EventFormat):
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Read a line of a message, and yield the event at its end."""
-        if (fatal := _FATAL.match(line.raw)) is not None:
-            if fatal["rank"] in self._open or len(self._open) < _MOST_OPEN:
-                yield from self._taken(fatal["rank"])
+        rank, text = _rank_of(line), line.text
+        if (fatal := _FATAL.search(text)) is not None:
+            if rank in self._open or len(self._open) < _MOST_OPEN:
+                yield from self._taken(rank)
                 error = fatal["error"].strip()
-                self._open[fatal["rank"]] = (line, [error] if error else [])
+                self._open[rank] = (line, [error] if error else [])
                 self._begin = line.number
-            return
-        rest = _REST.match(line.raw)
-        if line.number - self._begin > _MOST_ALTOGETHER:
+        elif line.number - self._begin > _MOST_ALTOGETHER:
             yield from self.finish()
-        elif rest is not None and rest["rank"] in self._open:
-            _, parts = self._open[rest["rank"]]
-            text = rest["text"].strip()
+        elif rank in self._open:
+            _, parts = self._open[rank]
             is_end = _ENDS.match(text) is not None or len(parts) >= _MOST_LINES
             if is_end or (not text and any(map(_FILE.match, parts))):
-                yield from self._taken(rest["rank"])
+                yield from self._taken(rank)
             elif text:
                 parts.append(text)
 
@@ -68,7 +65,7 @@ class OpenFoam(EventFormat):
         for rank in list(self._open):
             yield from self._taken(rank)
 
-    def _taken(self, rank: str | None) -> Iterator[Event]:
+    def _taken(self, rank: int | None) -> Iterator[Event]:
         if rank not in self._open:
             return
         begin, parts = self._open.pop(rank)
@@ -77,8 +74,13 @@ class OpenFoam(EventFormat):
         facts = {"error": error or "no message", "file": files[0] if files else None}
         facts = {name: value for name, value in facts.items() if value is not None}
         printed = f"{begin.text} {error}"
-        number = int(rank) if rank is not None else begin.label
-        yield event_of(FATAL, begin, rank=number, facts=facts, printed=printed)
+        yield event_of(FATAL, begin, rank=rank, facts=facts, printed=printed)
 
 
 FORMAT = OpenFoam
+
+
+def _rank_of(line: EventLine) -> int | None:
+    """Return the rank that OpenFOAM or a launcher printed before a line."""
+    found = _RANK.match(line.raw)
+    return int(found[1]) if found is not None else line.label

@@ -231,7 +231,7 @@ class _Continued:
 
     def __init__(self, event: Event, is_traced: bool) -> None:
         """Begin with the first line of a message. `is_traced`: whether another exception is printed below it."""
-        self._event, self._is_traced = event, is_traced
+        self._event, self.is_traced = event, is_traced
         self._parts: list[str] = []
         self._nested: re.Match[str] | None = None
 
@@ -240,16 +240,18 @@ class _Continued:
 
         `rest`: the line without the label of the process; None if it is a line of another process.
         """
-        if line.number - self._event.line > (_MOST_TRACED if self._is_traced else _MOST_CONTINUED):
+        if line.number - self._event.line > (_MOST_TRACED if self.is_traced else _MOST_CONTINUED):
             return False
         if rest is None:
             return True
         text = rest.strip()
         is_indented = rest.removeprefix(":").removeprefix(" ")[:1] in ("\t", " ")
-        if self._is_traced:
+        if self.is_traced:
             self._nested = _NESTED.match(rest) or self._nested
             return is_indented or not text
         if not text or not (is_indented or text.endswith(":")) or _RAISED.match(text):
+            return False
+        if text.startswith((_BEGIN, _FRAME)) or _CHAINED.match(text) is not None:
             return False
         self._parts.append(text)
         return True
@@ -300,6 +302,7 @@ class PythonErrors(EventFormat):
         self._last_handled: dict[str, int] = {}  # the label of a process -> the line of its last handled exception
         self._continued: set[str] = set()  # the labels of processes whose next traceback continues a handled one
         self._spawned: tuple[EventLine, re.Match[str]] | None = None
+        self._nested_line = 0  # the last line that belongs to an exception of a traced function
         self._continues: dict[str, _Continued] = {}  # the label of a process -> its exception, whose message continues
         self._wrappers: dict[str, Event] = {}  # the label of a process -> its exception about another one
         # the label of a process -> the line and the rank of the wrapped exception's traceback
@@ -317,7 +320,7 @@ class PythonErrors(EventFormat):
         """Yield an event for the exception whose name begins the line."""
         if self._continues:
             yield from self._continued_by(line)
-        if self._announces(line):
+        if line.number == self._nested_line or self._announces(line):
             return
         found = _RAISED.match(line.text)
         if found is None:
@@ -351,7 +354,11 @@ class PythonErrors(EventFormat):
         """Add a line to the messages that it continues, and yield the exceptions whose message has ended."""
         for label, continued in list(self._continues.items()):
             begin = line.raw.find(label) if label else 0
-            if not continued.add(line, line.raw[begin + len(label) :] if begin >= 0 else None):
+            rest = line.raw[begin + len(label) :] if begin >= 0 else None
+            is_open = continued.add(line, rest)
+            if rest is not None and continued.is_traced and is_open:
+                self._nested_line = line.number
+            if not is_open:
                 del self._continues[label]
                 yield from self._unwrapped(continued.event(), label, is_wrapper=False)
 
