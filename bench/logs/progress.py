@@ -162,7 +162,7 @@ class StepUnit(StrEnum):
 class Course:
     """How the job of one file went on, as far as its lines show it.
 
-    `first_step`, `last_step`: the first and the last number of the steps; None if no steps are known.
+    `first_step`, `last_step`: the first and the highest number of the steps; None if no steps are known.
     `last_step_line`: the line of the last step.
     `success_line`: the line of the last report of success, unless many steps or a restart follow it; None without one.
     `num_lines`: the number of lines of the file.
@@ -274,8 +274,9 @@ class _Series:
 
     @property
     def span(self) -> tuple[float, float, int]:
-        """The first and the last step, and the line of the last one."""
-        return self._marks[0].step, self._marks[-1].step, self._marks[-1].line
+        """The first and the highest step, and the line of the highest one."""
+        highest = max(self._marks, key=lambda mark: (mark.step, mark.line))
+        return self._marks[0].step, highest.step, highest.line
 
     def is_continued(self, line: int) -> bool:
         """Whether the first bar after a line has the same number of steps as a bar before the line."""

@@ -157,6 +157,12 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         # trials and pods that do not come back
         (DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + DEAD_NODE, "node-lost", {"host": "10.2.0.7"}),
         (EXITED_137 + SHUT_DOWN, "node-shut-down", {"pod": "bert-worker-4"}),
+        (
+            "$ kubectl -n lab get pod bert-worker-9 -o yaml\n"
+            "message: Pod was terminated in response to imminent node shutdown.\n",
+            "node-shut-down",
+            {"pod": "bert-worker-9"},
+        ),
         # steps that are none, after the error of another rank
         (RANK_3 + bar(0, 60, 100), "python-error", {"rank": 3}),
         (RANK_3 + bar(0, 60, 100, "[rank0]:"), "python-error", {"rank": 3}),

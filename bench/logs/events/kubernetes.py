@@ -83,6 +83,7 @@ _SIGNS = (
     ),
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
+_ASKED = re.compile(r"\bkubectl .{0,200}\bpods?[ /](?P<pod>[a-z0-9][\w.-]{0,252})")  # the command before its output
 _NAME = re.compile(r"^Name:\s{1,40}(?P<pod>[a-z0-9][a-z0-9.-]{0,252})\s*$")  # the first line of a description
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
 _PULLED = re.compile(
@@ -177,8 +178,8 @@ class PodEvents(SignFormat):
         yield from (event for event in self._waiting if not self._is_solved(event))
 
     def _pod(self, line: EventLine) -> str | None:
-        """Return the pod that the line or the description around it names."""
-        found = _POD.search(line.raw)
+        """Return the pod that the line, the command before it or the description around it names."""
+        found = _POD.search(line.raw) or _ASKED.search(line.before)
         if found is not None:
             return found["pod"]
         if self._described is None or line.number - self._described[0] > _LONGEST_DESCRIPTION:
