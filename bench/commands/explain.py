@@ -274,10 +274,14 @@ def _read_source(source: imports.Source) -> HintedLog:
             yield line
 
     log = imports.read(source, imports.readers(), lines)
-    if log.trouble is not None and log.trouble.code == LogCode.NOT_RECOGNISED:
-        log = replace(log, trouble=Coded.of(LogCode.NOT_RECOGNISED, **log.trouble.facts, for_messages=True))
     document = () if log.runs else file_events(source.path, source.name)
-    return EventLog(log, document or events.events(source.name)), hints
+    found = document or events.events(source.name)
+    course = events.course()
+    if log.trouble is not None and log.trouble.code == LogCode.NOT_RECOGNISED:
+        code = LogCode.NO_FAILURE_MESSAGE if course else LogCode.NOT_RECOGNISED
+        facts = {**log.trouble.facts, **course.facts(), "for_messages": True}
+        log = replace(log, trouble=Coded.of(code, **facts))
+    return EventLog(log, found, course), hints
 
 
 def _log_pages(

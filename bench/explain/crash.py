@@ -20,6 +20,7 @@ from bench.explain.crash_causes import (
     absent_ranks,
     divided,
     first_of,
+    kind_of,
     ranked_causes,
     without_reports,
 )
@@ -58,6 +59,7 @@ class Crash:
 
     `first`: the earliest message of the likeliest cause.
     `reporters`: the ranks that printed such a message.
+    `num_alike`: the number of other ranks that printed the same message, apart from its numbers.
     `absent`: the ranks that never reached the operation.
     `waiting`: the operation in which the other ranks waited.
     `reasons`: the causes, the likeliest first.
@@ -76,6 +78,7 @@ class Crash:
     num_ranks: int | None
     sources: tuple[str, ...]
     survived: tuple[Coded, ...] = ()
+    num_alike: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the crash as a dictionary for JSON documents."""
@@ -142,6 +145,7 @@ def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int
     first = ranked[0][0]
     absent = absent_ranks(causes, followed, first)
     waiting = first_of([event for event in shown if event.seq is not None])
+    alike = {event.rank for event in shown if kind_of(event) == kind_of(first)} - {first.rank, None}
     return Crash(
         first=first,
         reporters=tuple(sorted({event.rank for event in shown if event.code == first.code and event.rank is not None})),
@@ -153,6 +157,7 @@ def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int
         num_ranks=num_ranks,
         sources=tuple(dict.fromkeys(event.source for event in events)),
         survived=tuple(survived_lines(survived)),
+        num_alike=len(alike),
     )
 
 

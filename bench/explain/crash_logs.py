@@ -10,14 +10,16 @@ from pathlib import Path, PurePath
 from bench.core.codes import Coded
 from bench.core.log_traits import log_traits
 from bench.explain.crash import Crash, crash_of
+from bench.explain.crash_causes import FAILS
 from bench.explain.crash_facts import words
 from bench.explain.crash_messages import CrashCode
 from bench.explain.log_hints import Hint
 from bench.explain.survived import set_aside, survived_lines
 from bench.logs.events import flight_recorder, nccl_inspector
 from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
-from bench.logs.foreign import OK, ForeignRun
+from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.imports import Log
+from bench.logs.progress import NO_COURSE, Course
 
 _HEAD = 4096
 _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL could not use
@@ -25,10 +27,14 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """One file with its runs and its events. A dump is read as one document, and any other file as text."""
+    """One file with its runs and its events. A dump is read as one document, and any other file as text.
+
+    `course`: how the job went on.
+    """
 
     log: Log
     events: tuple[Event, ...]
+    course: Course = NO_COURSE
 
     @property
     def runs(self) -> tuple[ForeignRun, ...]:
@@ -59,7 +65,9 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
     if not shown:
         return None
     sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]
-    return Coded.of(CrashCode.NO_FAILURE, sources=sources or [each.log.source.name for each in logs], shown=shown)
+    sources = sources or [each.log.source.name for each in logs]
+    course = max((each.course for each in logs), key=lambda course: (bool(course.success_line), course.last_step_line))
+    return Coded.of(CrashCode.NO_FAILURE, sources=sources, shown=shown, **course.facts())
 
 
 def _warned(event: Event) -> str:
@@ -92,9 +100,16 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
     if run.status == OK:
         return None
     events = log.between(begin, end)
+    is_whole_file = len(log.runs) == 1
     if _is_only_job(logs):
         events += [event for other in logs if not other.runs for event in other.events]
-    return crash_of(events, failed=True)
+    return crash_of(events, failed=not (is_whole_file and run.status == TRUNCATED and _has_success(events)))
+
+
+def _has_success(events: Sequence[Event]) -> bool:
+    """Check whether the program reported success after its last message. Its log may still lack rows."""
+    last = max((event for event in events if event.role in FAILS), key=lambda event: event.line, default=None)
+    return last is not None and last.later.has_success
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:

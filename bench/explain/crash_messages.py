@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.core.codes import OptionalPartsCode
 from bench.logs.failure_events import MessageKind, Role
+from bench.logs.messages import COURSE
 
 
 class CrashCode(OptionalPartsCode):
@@ -21,8 +22,10 @@ class CrashCode(OptionalPartsCode):
     )
     NO_FAILURE = (
         "no-failure",
-        "{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}. Give explain the complete "
-        "output, or the dumps of all ranks at once.",
+        "<!has_course?{sources:list 3}: linkbench found no result and no failure, only {shown:list 5}.>"
+        f"<has_course?no failure of the job in {{sources:list 3}}; >{COURSE}"
+        "<has_course?. linkbench also found {shown:list 5}.><!success_line? Give explain the complete output, or the "
+        "dumps of all ranks at once.>",
     )
     DUMPS_MISSING = (
         "dumps-missing",

@@ -27,7 +27,7 @@ def files(crash: Crash) -> str:
 def answer(crash: Crash) -> Iterator[str]:
     """Yield which rank failed first, in which operation, and which ranks never reached the operation."""
     first = crash.first
-    yield f"first: {words(first)}{_place(first)}"
+    yield f"first: {words(first)}{_place(first, crash.num_alike)}"
     if len(crash.reporters) > 1:
         yield f"reported by: ranks {_ranks(crash.reporters)}"
     if crash.absent:
@@ -43,7 +43,7 @@ def answer(crash: Crash) -> Iterator[str]:
 
 def first_line(crash: Crash) -> str:
     """Return a sentence for the top of a page that says what failed first."""
-    return f"What failed first: {words(crash.first)}{_place(crash.first)}."
+    return f"What failed first: {words(crash.first)}{_place(crash.first, crash.num_alike)}."
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
@@ -105,8 +105,11 @@ def _steps(crash: Crash) -> list[tuple[int, Reason]]:
     return [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
 
 
-def _place(event: Event) -> str:
-    """Name the rank, host and process of an event, as far as the log states them."""
+def _place(event: Event, num_alike: int) -> str:
+    """Name the rank, host and process of an event, as far as the log states them.
+
+    `num_alike`: the number of other ranks that printed the same message. No rank is then to blame alone.
+    """
     parts = []
     if event.rank is not None and event.role != Role.ABSENT:
         parts.append(f"rank {event.rank}")
@@ -122,6 +125,9 @@ def _place(event: Event) -> str:
         parts.append(f"peer {event.peer}")
     if not parts and not event.ranks:
         return " (the text names no rank)"
+    if num_alike and event.rank is not None and event.role == Role.CAUSE:
+        others = "another rank" if num_alike == 1 else f"{num_alike} other ranks"
+        parts[-1] += f"; {others} printed the same message"
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from bench.core import plugins
 from bench.core.wrapping import quoted
-from bench.logs.progress import NOTHING_LATER, UNCAUGHT, Later, ProgressReader, rank_label, stream_of
+from bench.logs.progress import NOTHING_LATER, UNCAUGHT, Course, Later, ProgressReader, rank_label, stream_of
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
@@ -341,10 +341,15 @@ class EventReader:
         if self._rest:
             self._progress.read(self._number, self._rest, self._line(self._rest, self._hints))
             self._rest = ""
+            self._number += 1
         for reader in self._formats:
             self._keep(reader.finish())
         found = sorted(self._events, key=lambda event: event.line)
         return tuple(replace(event, source=source, later=self._later(event)) for event in found)
+
+    def course(self) -> Course:
+        """Return how the job went on. Call this method after `events`."""
+        return self._progress.course(self._number - 1)
 
     def _later(self, event: Event) -> Later:
         return self._progress.later(event.line, self._stream_of(event), event.rank)
@@ -403,6 +408,8 @@ class EventReader:
                 is_read |= any(other.claimed == self._number for other in readers)
                 if not (reader.is_general and is_read):
                     found += reader.read(line)
+                if reader.claimed == self._number:
+                    self._streams[self._number] = stream_of(raw, rank)
             self._keep(found, stream_of(raw, rank))
         return label
 

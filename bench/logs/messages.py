@@ -8,6 +8,19 @@ from __future__ import annotations
 
 from bench.core.codes import Code, OptionalPartsCode
 
+# How a job went on. The facts are those of `Course.facts` (logs/progress.py).
+COURSE = (
+    "<has_steps?the job made steps {first_step} to {last_step}>"
+    "<has_epochs?the job made epochs {first_step} to {last_step}>"
+    "<has_time?the job simulated the times {first_step} to {last_step}>"
+    "<has_clock?the job went on with its simulation>"
+    "<has_percent?the job got from {first_step} % to {last_step} % of its work>"
+    "<has_steps_only? and the log ends there (line {last_step_line})>"
+    "<has_more? (the last one in line {last_step_line} of {num_lines})>"
+    "<has_both? and reported success (line {success_line})>"
+    "<has_success_only?the job reported success (line {success_line})>"
+)
+
 
 class LogCode(OptionalPartsCode):
     """Problems of a log, a run, a row or a cell, for logs of all tools."""
@@ -32,6 +45,12 @@ class LogCode(OptionalPartsCode):
         "not-recognised",
         "{source} contains <for_messages?neither results of a known tool nor a known failure message>"
         "<!for_messages?no log of a known tool>; linkbench reads the logs of {tools:list}",
+    )
+    NO_FAILURE_MESSAGE = (
+        "no-failure-message",
+        f"no known failure message in {{source}}; {COURSE}. "
+        "<!success_line?If the job failed, give explain the complete output, also that of the launcher and of the "
+        "scheduler. >It holds no results of a known tool either; linkbench reads the logs of {tools:list}",
     )
 
     # A run

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from bench.logs.readers import _lines
 
@@ -22,9 +23,9 @@ _SAMPLE = 1 << 11  # characters at the begin and at the end of a piece that is n
 _BETWEEN_SAMPLES = 1 << 20  # characters
 _AFTER_EVENT, _ALTOGETHER = 1 << 18, 1 << 24  # characters that are read line by line, after one message and in one file
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200  # characters; steps and labels stand at the begin of a line
-# Lines about an exception that no code of the program caught. A thread's or a worker's exception ends it, too.
+# Lines about an error that no code of the program caught. A thread's or a worker's exception ends it, too.
 UNCAUGHT = (" in <module>", "terminate called", "Error executing job", "terminated with the following error",
-            "_bootstrap_inner", "ray::")  # fmt: skip
+            "_bootstrap_inner", "ray::", "--> FOAM FATAL")  # fmt: skip
 _LONGEST_STACK = 200  # lines
 _MOST_MARKS = 50  # steps of one kind that are kept in one part of a file; later ones of the part become one
 _MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024  # so that a damaged file fills no memory
@@ -34,12 +35,25 @@ _MOST = 1 << 62
 # A word of a line in lower case -> the pattern of a step. Each pattern begins with plain text, which is found quickly.
 # `eval_steps=500` is a setting.
 _NUMBER = r"['\"]?[ \t:=\[#]{1,12}['\"]?(\d{1,12})\b(?![.\w-])"
+# `dataset iteration 5 of 40`, and the iterations of a linear solver, which OpenFOAM prints in every step
+_NO_STEP = r"(?<!dataset iter)(?<!data iter)(?<!loader iter)(?<!no iter)"
 _COUNTERS = (
-    ("iter", re.compile(rf"iter(?<![a-z]iter)(?:ation)?(?:(?<!_iter)s)?{_NUMBER}")),
+    ("iter", re.compile(rf"iter(?<![a-z]iter){_NO_STEP}(?:ation)?(?:(?<!_iter)s)?{_NUMBER}")),
     ("step", re.compile(rf"step(?<![a-z]step)(?:(?<!_step)s)?{_NUMBER}")),
     ("num_updates", re.compile(rf"num_updates{_NUMBER}")),
 )
 _BAR = re.compile(r"(?<![\d/.])(\d{1,12})/(\d{1,12})(?: \[|\]| ━| \(\d)")  # tqdm, Keras, `Epoch: [3][511/1736]`
+# Programs that simulate: a text in lower case, and the number that rises.
+_SIMULATIONS = (
+    ("time = ", "time", re.compile(r"^time = (\d{1,12}(?:\.\d{1,12})?(?:e[-+]\d{1,3})?)s?\s*$")),  # OpenFOAM
+    ("prog= ", "percent", re.compile(r"\bprog= {1,6}(\d{1,3}\.\d{1,6})%")),  # HPL of NVIDIA
+    ("column=", "column", re.compile(r"\bcolumn=(\d{1,12}) fraction=")),  # HPL
+)
+_CLOCK = re.compile(  # WRF
+    r"timing for main: time (\d{1,6})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d) on domain {1,6}(\d{1,3}):"
+)
+# The heads of tables of LAMMPS and GROMACS. The first column of each row below is the step.
+_TABLE_HEAD = re.compile(r"^\s*step(?:\s+(?![\d.])[a-z][\w./()\[\]-]{0,30}){1,40}\s*$")
 _EPOCH = re.compile(r"epoch['\"]?[ \t:=\[#]{0,4}(\d{1,6}(?:\.\d{1,9})?)")
 _WITHOUT_NUMBER = (
     ("loss", re.compile(r"loss(?<![a-z]loss)['\"]?[ \t:=]{1,4}['\"]?-?(?:\d|nan)")),
@@ -51,7 +65,7 @@ _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort
 _TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)[a-z]*[^a-z]*$")  # before the numbers of a bar
 _LETTER = re.compile(r"[a-z]")
 _DONE_WORDS = ("training time", "finish", "complet", "done", "succe", "passed", "stopped", "train_runtime",
-               "out of bounds")  # fmt: skip
+               "out of bounds", "finalis", "end of tests", "total wall time")  # fmt: skip
 _TRAINING = r"(?:pre-?|fine-?)?(?:train(?:ing)?|tuning)"
 _FINISHED = re.compile(  # unless `_PARTIAL`
     rf"\b{_TRAINING}(?: (?:is|was|has|been|loop|run|now))*[ :,-]+(?:finished|completed?|done|succeeded)\b"
@@ -65,13 +79,16 @@ _PARTIAL = re.compile(
 _SUCCEEDED = re.compile(
     r"\btotal training time:? \d|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bexits successfully\b"
     r"|`trainer\.fit` stopped: `max_|['\"]train_runtime['\"]: ['\"]?\d|^\s*\d+\s.*\bcompleted\s+0:0\b"
+    r"|\bsuccess complete wrf\b|^\s*finished mdrun on rank\b|^finalising parallel run\s*$|^end of tests\.\s*$"
+    r"|^total wall time: \d"
     r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|# out of bounds values : 0 ok"
 )
-_RESTART_WORDS = ("restart", "reque", "retry")
+_RESTART_WORDS = ("restart", "reque", "retry", "restor")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
     r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b"
     r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
+    r"|\b(?:restoring|attempting to restore) trial (?:state |\S{1,100} )?from (?:the )?(?:last |latest )?checkpoint\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b"
 )
 _NEXT_ATTEMPT = "attempting to start training worker group"  # printed by Ray
@@ -83,6 +100,8 @@ _MPIRUN_LABEL = re.compile(r"^\s*\[(?:1,)?(\d{1,6})\]\s?<std")  # printed by Ope
 _STREAM = re.compile(
     r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})[^()]{0,60}\)?"  # Ray, vLLM
     r"|\[rank: (?P<b>\d{1,6})\]"  # Lightning
+    r"|\[(?!step|epoch|iter|batch|stage)(?P<d>[A-Za-z][\w.-]{0,60}\d[\w-]{0,60}(?:\.(?!py:)[\w-]{1,60}){0,4}"
+    r"(?::\d{1,4})?)\]:?\s"  # scripts that start a process on each host
     r"|(?!step|epoch|iter|batch)(?P<c>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
     re.IGNORECASE,
 )
@@ -126,6 +145,60 @@ class Later:
 
 
 NOTHING_LATER = Later()
+_MOST_AT_END = 40  # lines after the last step of a log that ends there
+
+
+class StepUnit(StrEnum):
+    """What rises as a job goes on."""
+
+    STEPS = "steps"
+    EPOCHS = "epochs"
+    TIME = "time"  # of a simulation, in the program's unit
+    CLOCK = "clock"  # of a simulation, in seconds
+    PERCENT = "percent"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the job of one file went on, as far as its lines show it.
+
+    `first_step`, `last_step`: the first and the highest number of the steps; None if no steps are known.
+    `last_step_line`: the line of the last step.
+    `success_line`: the line of the last report of success, unless many steps or a restart follow it; None without one.
+    `num_lines`: the number of lines of the file.
+    """
+
+    unit: StepUnit = StepUnit.STEPS
+    first_step: float | None = None
+    last_step: float | None = None
+    last_step_line: int = 0
+    success_line: int | None = None
+    num_lines: int = 0
+
+    def __bool__(self) -> bool:
+        return self.last_step is not None or self.success_line is not None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of `COURSE` (logs/messages.py). Without steps and success, there are none."""
+        if not self:
+            return {}
+        facts: dict[str, Any] = {"has_course": True, "success_line": self.success_line, "num_lines": self.num_lines}
+        if self.first_step is None or self.last_step is None:
+            return {**facts, "has_success_only": True}
+        is_at_end = self.num_lines - self.last_step_line <= _MOST_AT_END
+        return {
+            **facts,
+            f"has_{self.unit}": True,
+            "first_step": _short(self.first_step),
+            "last_step": _short(self.last_step),
+            "last_step_line": self.last_step_line,
+            "has_both": self.success_line is not None,
+            "has_steps_only": self.success_line is None and is_at_end,
+            "has_more": self.success_line is None and not is_at_end,
+        }
+
+
+NO_COURSE = Course()
 
 
 class _Mark(NamedTuple):
@@ -199,6 +272,17 @@ class _Series:
             found[at] = max(best, (counts[at], tops[at] - step + 1))
         return found
 
+    @property
+    def span(self) -> tuple[float, float, int]:
+        """The first and the highest step, and the line of the highest one."""
+        highest = max(self._marks, key=lambda mark: (mark.step, mark.line))
+        return self._marks[0].step, highest.step, highest.line
+
+    def is_continued(self, line: int) -> bool:
+        """Whether the first bar after a line has the same number of steps as a bar before the line."""
+        begin = self._first_after(line)
+        return any(mark.total == self._marks[begin].total for mark in self._marks[:begin])
+
     def any_between(self, line: int, other: int) -> bool:
         """Check whether a step is known after a line and before another."""
         return self._first_after(line) < bisect_left(self._marks, (other, -1.0, 0, 0))
@@ -217,7 +301,7 @@ class ProgressReader:
         self._part = 0
         self._series: dict[str, _Series] = {}  # the kind of step -> the steps of all processes
         self._own_series: dict[str | None, dict[str, _Series]] = {}  # a process -> the kind of step -> its steps
-        self._busiest: list[dict[str, _Series]] | None = None  # of `_own_series`, those with the most steps
+        self._busiest: list[tuple[str | None, dict[str, _Series]]] | None = None  # those with the most steps
         self._successes: dict[str | None, list[int]] = {}  # a process -> the lines of its reports
         self._restarts: list[int] = []
         self._retry = 0  # the line of Ray's decision to start the next attempt
@@ -226,6 +310,7 @@ class ProgressReader:
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
+        self._columns: re.Pattern[str] | None = None  # the form of a row of the last table of steps
 
     @property
     def num_restarts(self) -> int:
@@ -303,7 +388,7 @@ class ProgressReader:
             self._retry = 0
         if any(word in text for word in _ERRORS):
             return
-        steps = list(_steps_in(text, number))
+        steps = list(_steps_in(text, number)) or list(self._simulated(text))
         if steps:
             stream = stream_of(raw, rank_label(raw) if label is None else label)
             for kind, step, total in steps:
@@ -313,6 +398,24 @@ class ProgressReader:
             stream = stream_of(raw, rank_label(raw) if label is None else label)
             if stream in self._successes or len(self._successes) < _MOST_STREAMS:
                 self._append(self._successes.setdefault(stream, []), number)
+
+    def _simulated(self, text: str) -> Iterator[tuple[str, float, int]]:
+        """Yield (kind, number, total) for the step that a program printed without the word, such as in a table."""
+        for word, kind, pattern in _SIMULATIONS:
+            match = pattern.search(text) if word in text else None
+            if match is not None:
+                yield kind, float(match[1]), 0
+                return
+        if "timing for main" in text and (clock := _CLOCK.search(text)) is not None:
+            year, month, day, hours, minutes, seconds, domain = map(int, clock.groups())
+            # 31 days in each month: the steps near the end of a month are fewer than the difference
+            days = (year * 12 + month) * 31 + day
+            yield f"clock {domain}", ((days * 24 + hours) * 60 + minutes) * 60 + seconds, 0
+        elif text.lstrip()[:4] == "step" and _TABLE_HEAD.match(text):
+            num_others = len(text.split()) - 1
+            self._columns = re.compile(rf"^\s*(\d{{1,12}})(?:\s+-?\d[\d.e+-]{{0,30}}){{{num_others}}}\s*$")
+        elif self._columns is not None and (row := self._columns.match(text)) is not None:
+            yield "row", int(row[1]), 0
 
     def _append(self, lines: list[int], number: int) -> None:
         """Add a line. Of too many lines, keep the first ones and the last one."""
@@ -339,16 +442,17 @@ class ProgressReader:
         `rank`: the rank that the message names.
         """
         own = str(rank) if stream is None and rank is not None else stream
+        files = self._own_series.get(None, {})
         last = self._restarts[-1] if self._restarts else 0
         before = bisect_left(self._restarts, line)
         reports = sorted(report for name in {own, None} for report in self._successes.get(name, ()))
         at = max(
             (done for name in {own, None, "0"} for done in self._successes.get(name, ()) if done < line), default=0
         )
-        all_steps, rise = self._all_steps(line)
+        all_steps, rise = self._all_steps(line, own)
         return Later(
             own_steps=_most_after(self._own_series.get(own, {}), line)[0],
-            file_steps=_most_after(self._own_series.get(None, {}), line)[0],
+            file_steps=max((steps.after(line)[0] for steps in _known(files, line, own, None)), default=0),
             all_steps=all_steps,
             rise=max(all_steps, int(rise)),
             is_labelled=own is not None,
@@ -360,19 +464,74 @@ class ProgressReader:
             steps_since_restart=_most_after(self._series, last)[0],
         )
 
-    def _all_steps(self, line: int) -> tuple[int, float]:
-        """Return the most steps with a number after a line by one process, and their rise."""
+    def _all_steps(self, line: int, own: str | None) -> tuple[int, float]:
+        """Return the most steps with a number after a line by one process, and their rise.
+
+        `own`: the process that printed the line.
+        """
         if self._busiest is None:
-            busiest = sorted(self._own_series.values(), key=lambda own: -sum(map(len, own.values())))
+            busiest = sorted(self._own_series.items(), key=lambda item: -sum(map(len, item[1].values())))
             self._busiest = busiest[:_MOST_COMPARED]
-        all_series = [series for own in self._busiest for kind, series in own.items() if kind not in _UNNUMBERED]
-        return max((series.after(line) for series in all_series), default=(0, 0))
+        found = (
+            steps.after(line)
+            for stream, series in self._busiest
+            for steps in _known({kind: series[kind] for kind in series if kind not in _UNNUMBERED}, line, own, stream)
+        )
+        return max(found, default=(0, 0))
+
+    def course(self, num_lines: int) -> Course:
+        """Return how the job went on. `num_lines`: the number of lines of the file."""
+        last_restart = self._restarts[-1] if self._restarts else 0
+        success = max((lines[-1] for lines in self._successes.values()), default=0)
+        if success <= last_restart or _most_after(self._series, success)[0] >= _MANY_LATER:
+            success = 0
+        course = Course(success_line=success or None, num_lines=num_lines)
+        kinds = [kind for kind in self._series if kind not in _UNNUMBERED]
+        kinds.sort(key=lambda kind: (-self._series[kind].after(0)[0], *_by_clarity(kind)))
+        for kind in kinds:
+            first, last, line = self._series[kind].span
+            if last > first:
+                unit = _UNITS.get(kind.partition(" ")[0], StepUnit.STEPS)
+                return replace(course, unit=unit, first_step=first, last_step=last, last_step_line=line)
+        return course
 
     def _any_between(self, line: int, other: int) -> bool:
         return any(series.any_between(line, other) for series in self._series.values())
 
 
 _UNNUMBERED = tuple(kind for kind, _ in _WITHOUT_NUMBER)
+_BARE = "bare bar"
+_MANY_LATER = 20  # with so many steps after it, a report of success was about another part of the job
+_UNITS = {
+    "epoch": StepUnit.EPOCHS,
+    "time": StepUnit.TIME,
+    "clock": StepUnit.CLOCK,
+    "percent": StepUnit.PERCENT,
+}
+_CLEAREST = ("iter", "step", "num_updates", "row", "column", "time", "clock", "percent", "bar", "epoch")
+
+
+def _short(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
+def _by_clarity(kind: str) -> tuple[int, str]:
+    """Return the sort key of a kind of step: the kind that says most about the whole job comes first."""
+    name = kind.partition(" ")[0]
+    return _CLEAREST.index(name) if name in _CLEAREST else len(_CLEAREST), kind
+
+
+def _known(series: Mapping[str, _Series], line: int, own: str | None, stream: str | None) -> Iterator[_Series]:
+    """Yield the steps that say something about a job after a message of one process.
+
+    After a message of another process, a bar without a description may show the work of one process, unless it goes on
+    as before the message.
+
+    `own`: the process that printed the message. `stream`: the process that printed the steps.
+    """
+    for kind, steps in series.items():
+        if kind != _BARE or own in (None, stream) or not steps.after(line)[0] or steps.is_continued(line):
+            yield steps
 
 
 def _most_after(series: dict[str, _Series], line: int) -> tuple[int, float]:
@@ -393,8 +552,9 @@ def _steps_in(text: str, number: int) -> Iterator[tuple[str, float, int]]:
             break
     else:
         for match in reversed(list(_BAR.finditer(text)) if "/" in text else []):
-            if _is_of_training(text, match):
-                yield "bar", int(match[1]), int(match[2])
+            kind = _kind_of_bar(text, match)
+            if kind is not None:
+                yield kind, int(match[1]), int(match[2])
                 is_counted = True
             break
     match = _EPOCH.search(text) if "epoch" in text else None
@@ -406,17 +566,17 @@ def _steps_in(text: str, number: int) -> Iterator[tuple[str, float, int]]:
                 yield word, number, 0
 
 
-def _is_of_training(text: str, match: re.Match[str]) -> bool:
-    """Check whether a bar shows steps of training, and not files, shards or compiled sources.
+def _kind_of_bar(text: str, match: re.Match[str]) -> str | None:
+    """Return the kind of a bar: one that shows steps of training, or one without a description, which may show any.
 
-    A bar without a description may be any.
+    Return None for a bar that shows files, shards or compiled sources.
     """
     before = _TORCH_LABEL.sub("", text[: match.start()])
     label = _STREAM.match(before)
     before = before[label.end() :] if label is not None else before
     if _TRAINS.search(before) or "loss" in text:
-        return True
-    return _LETTER.search(before) is None and not match[0].endswith("]")
+        return "bar"
+    return _BARE if _LETTER.search(before) is None and not match[0].endswith("]") else None
 
 
 def _is_success(text: str) -> bool:

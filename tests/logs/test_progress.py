@@ -46,6 +46,21 @@ def later_than(text: str, line: int = 0, stream: str | None = None, rank: int | 
         # settings, and the summary of W&B
         ("eval_steps=500\nsave_steps=600\nmax_steps: 1000\nlr_warmup_iters: 2000\n", 0),
         ("wandb:   train/global_step 4310\nwandb: eval/step 20\n", 0),
+        # simulations: OpenFOAM, WRF, HPL, and the tables of LAMMPS and GROMACS
+        ("Time = 0.1\n\nTime = 0.2s\nExecutionTime = 4 s\nTime = 1e-05 s to go\n", 2),
+        (
+            "Timing for main: time 2031-04-07_23:59:00 on domain   1:    0.81 elapsed seconds\n"
+            "Timing for main: time 2031-04-08_00:00:00 on domain   1:    0.81 elapsed seconds\n"
+            "Timing for Writing wrfout for domain        1:    2.3 elapsed seconds\n",
+            2,
+        ),
+        (" Prog= 1.20%\tN_left= 90\n Prog= 2.40%\tN_left= 80\n", 2),
+        ("   Step  Temp  Press\n  0  300.1  -4.1e+02\n  50  300.1  4\nWARNING: x\n 60 1 2\n 70 1 nan\n 80 1\n", 3),
+        ("           Step           Time\n              0        0.00000\n\n  Bond  Angle\n  4  5.1\n", 2),
+        ("  0  300.1  4.1\n  50  300.1  4\n", 0),  # rows of another table
+        # work on data, and the iterations of a linear solver
+        ("dataset iteration 5 of 40\ndataset iteration 6 of 40\n", 0),
+        ("smoothSolver:  Solving for Ux, No Iterations 5\nGAMG:  Solving for p, No Iterations 7\n", 0),
         # losses without a number
         ("train loss: 2.1\ntrain loss: 2.0\n", 0),
         # one step that all ranks print, and no step
@@ -63,6 +78,42 @@ def test_steps_of_many_forms_are_counted(text: str, num_steps: int) -> None:
 def test_losses_without_a_number_are_steps_of_their_process_only() -> None:
     later = later_than("[rank3]: loss: 2.1\n[rank3]: loss: 2.1\n[rank0]: Saved checkpoint at 120\n", stream="3")
     assert (later.own_steps, later.file_steps, later.all_steps, later.steps_since_restart) == (2, 0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("begin", "rank", "num_steps"),
+    [
+        ("", None, 30),  # an error of no known process
+        ("", 3, 0),  # the bar may be of the data that another process reads
+        ("".join(f" {at}%|#  | {at}/100 [00:01<00:09]\n" for at in range(9)), 3, 30),  # the bar goes on
+        ("".join(f" {at}%|#  | {at}/200 [00:01<00:09]\n" for at in range(9)), 3, 0),  # another bar
+    ],
+)
+def test_a_bar_without_a_description_says_nothing_about_another_process(
+    begin: str, rank: int | None, num_steps: int
+) -> None:
+    bar = "".join(f" {at}%|#  | {at}/100 [00:01<00:09]\n" for at in range(20, 50))
+    assert later_than(begin + ERROR + bar, line=begin.count("\n") + 1, rank=rank).all_steps == num_steps
+
+
+def test_a_host_in_brackets_names_a_process() -> None:
+    text = "[node-2] step 5\n[node-2:1]: step 6\n[node-3] step 6\n[node-2] step 7\n[train2.py:7] step 9\n"
+    own = [later_than(text, stream=name).own_steps for name in ("node-2", "node-2:1", "node-3", None)]
+    assert own == [2, 1, 1, 1]
+
+
+def test_the_course_of_a_job() -> None:
+    reader = ProgressReader()
+    text = "step 10\nstep 20\nlr_step 7\nTraining completed\nsaved\n"
+    for number, raw in enumerate(text.split("\n"), start=1):
+        reader.read(number, raw, None)
+    course = reader.course(5)
+    assert (course.first_step, course.last_step, course.last_step_line, course.success_line) == (10, 20, 2, 4)
+    for number in range(6, 40):
+        reader.read(number, f"step {number * 10}", None)
+    assert reader.course(40).success_line is None  # it was about an earlier part of the job
+    assert not ProgressReader().course(0)
+    assert ProgressReader().course(0).facts() == {}
 
 
 def test_the_span_of_the_steps_is_known() -> None:

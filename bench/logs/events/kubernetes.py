@@ -20,6 +20,15 @@ _EVICTED = MessageKind(
     "request as much of this resource as the pod uses, and check what else runs on the node",
     "kubectl describe pod POD; kubectl describe node NODE",
 )
+_NODE_SHUT_DOWN = MessageKind(
+    "node-shut-down",
+    Role.CAUSE,
+    "the node of a pod<, {pod},> was shut down, so the kubelet ended the pod: the cloud took the node away (spot or "
+    "preemptible), or somebody drained or restarted it",
+    0.85,
+    "look at the cloud's record of this node; on spot nodes, save checkpoints often and let the operator restart pods",
+    "kubectl describe node NODE; kubectl get events --field-selector involvedObject.kind=Node",
+)
 _NO_NODE = MessageKind(
     "pod-not-scheduled",
     Role.CAUSE,
@@ -51,6 +60,7 @@ _SIGNS = (
         _NO_NODE,
     ),
     (r"(?P<reason>[Tt]he node was low on resource: [\w-]+)", _EVICTED),
+    (r"Pod was terminated in response to imminent node shutdown", _NODE_SHUT_DOWN),
     (r"(?P<reason>[Tt]he node had condition: \[\w+\])", _EVICTED),
     (
         r"(?P<reason>(?:Pod|Container) .{0,100}(?:storage (?:usage|limit).{0,40}exceed|exceeded its local ephemeral "
@@ -73,6 +83,7 @@ _SIGNS = (
     ),
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
+_ASKED = re.compile(r"\bkubectl .{0,200}\bpods?[ /](?P<pod>[a-z0-9][\w.-]{0,252})")  # the command before its output
 _NAME = re.compile(r"^Name:\s{1,40}(?P<pod>[a-z0-9][a-z0-9.-]{0,252})\s*$")  # the first line of a description
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
 _PULLED = re.compile(
@@ -124,6 +135,7 @@ class PodEvents(SignFormat):
         "OOMKilled",
         "NodeNotReady",
         "Node is not ready",
+        "imminent node shutdown",
     )
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
@@ -166,8 +178,8 @@ class PodEvents(SignFormat):
         yield from (event for event in self._waiting if not self._is_solved(event))
 
     def _pod(self, line: EventLine) -> str | None:
-        """Return the pod that the line or the description around it names."""
-        found = _POD.search(line.raw)
+        """Return the pod that the line, the command before it or the description around it names."""
+        found = _POD.search(line.raw) or _ASKED.search(line.before)
         if found is not None:
             return found["pod"]
         if self._described is None or line.number - self._described[0] > _LONGEST_DESCRIPTION:
@@ -200,9 +212,10 @@ class PodEvents(SignFormat):
         return bool(pods) if pod is None else bool(pods & {pod, None})
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Add the pod that the line names."""
-        pod = _POD.search(line.raw)
-        return event if pod is None else replace(event, facts={**event.facts, "pod": pod["pod"]})
+        """Add the pod that the line names, or the description around it if the line is a part of one."""
+        named = _POD.search(line.raw)
+        pod = self._pod(line) if named is not None or event.kind is _NODE_SHUT_DOWN else None
+        return event if pod is None else replace(event, facts={**event.facts, "pod": pod})
 
 
 FORMAT = PodEvents

@@ -161,11 +161,13 @@ _ENDS = (
     r"Program received signal (?P<signal_name>SIG[A-Z]+)",
     r"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<exit_code>-?\d+)",  # DeepSpeed does not name the rank
     r"command terminated with exit code (?P<exit_code>\d+)",
-    r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
+    r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated|"
+    r"Floating point exception)\b",
     # Python's fault handler
     r"^(?:\[(?:rank|default)\d{1,6}\]:\s?)?Fatal Python error: "
     r"(?P<signal_name>Segmentation fault|Aborted|Bus error|Illegal instruction)\b",
-    r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
+    r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
+    r"(?: \(core dumped\))?$",
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
@@ -240,6 +242,7 @@ class LauncherReports(EventFormat):
         "Aborted",
         "Terminated",
         "Illegal instruction",
+        "Floating point exception",
     )
 
     def __init__(self) -> None:

@@ -204,6 +204,21 @@ _SIGNS = (
         ),
     ),
     (
+        # Open MPI prints the address and the size only if the kernel could not use the address (EFAULT)
+        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[btl_tcp\S*\] mca_btl_tcp_frag_\w+: "
+        r"(?P<call>readv|writev) error \(0x[0-9a-f]+, (?P<num_bytes>\d+)\)",
+        MessageKind(
+            "mpi-bad-buffer",
+            Role.CAUSE,
+            "rank {rank} gave MPI a buffer that the kernel cannot use ({call}: Bad address): it is smaller than the "
+            "call says, or it was freed",
+            0.85,
+            "compare the buffer with the count and the type of this rank's calls; with buffers of a GPU, check that "
+            "MPI supports them",
+            "mpirun -n 2 valgrind PROGRAM; ompi_info --parsable | grep cuda_support",
+        ),
+    ),
+    (
         r"Message:\s+(?P<error>connect\(\) to (?P<peer>\S+) failed)",
         MessageKind(
             "cannot-connect",

@@ -1,4 +1,4 @@
-"""Read stacks that `py-spy dump` printed for several processes of a job that hangs.
+"""Read stacks that `py-spy dump` printed for several processes of a job that hangs, and states that `ps aux` printed.
 
 A dump is a snapshot, so it accuses a process only if all other processes wait for one another.
 """
@@ -6,7 +6,7 @@ A dump is a snapshot, so it accuses a process only if all other processes wait f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from sys import stdlib_module_names
 
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
@@ -18,6 +18,19 @@ _ELSEWHERE = MessageKind(
     0.5,
     "read the whole stack of this process, and find what it waits for",
     "py-spy dump --native --pid PID",
+)
+_IN_KERNEL = MessageKind(
+    "process-in-kernel",
+    Role.ABSENT,
+    "process {pid} was in the kernel (state D of `ps`), as during input and output, while the {num_others} other "
+    "processes of its program were not, and processes waited in calls of torch.distributed",
+    0.5,
+    "find what this process waits for: often a file system or a device that hangs",
+    "cat /proc/PID/stack; dmesg -T | tail; df -h",
+)
+_TABLE = re.compile(r"^USER\s+PID\s+%CPU\s+%MEM\s+VSZ\s+RSS\s+TTY\s+STAT\s+START\s+TIME\s+COMMAND$")
+_ROW = re.compile(
+    r"^\S{1,64}\s+(?P<pid>\d{1,10})(?:\s+\S{1,40}){5}\s+(?P<state>[A-Z])\S{0,8}\s+\S+\s+\S+\s+(?P<program>.+)$"
 )
 _PROCESS = re.compile(r"^Process (\d{1,10}): ")
 _THREAD = re.compile(
@@ -38,21 +51,24 @@ class PySpy(EventFormat):
     Of several dumps of a process, the last one counts. Launchers and processes of a data loader do not count.
     """
 
-    hints = (f'"{_MAIN}"', _VERSION)
+    hints = (f'"{_MAIN}"', _VERSION, " %CPU ")
 
     def __init__(self) -> None:
         """Start with no dump."""
         self._process: int | None = None  # the process that py-spy named last
         self._stacks: dict[int, tuple[EventLine, list[_Frame]]] = {}  # a process -> its frames, the innermost first
         self._frames: list[_Frame] | None = None  # the stack that the next line may continue
+        self._rows: dict[int, tuple[EventLine, str, str]] = {}  # a process -> its state and program in the last table
+        self._is_table = False  # whether the next line may be a row of the table
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may be a frame."""
-        return self._frames is not None
+        """Whether the next line may be a frame, or a row of a table."""
+        return self._frames is not None or self._is_table
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Read a line of a stack. Only `finish` yields an event."""
+        self._read_table(line)
         thread, frame = _THREAD.match(line.text), _FRAME.match(line.text)
         if line.text.startswith(_VERSION):
             process = _PROCESS.match(line.before)
@@ -64,6 +80,16 @@ class PySpy(EventFormat):
         elif len(self._frames) < _MOST_FRAMES:
             self._frames.append((frame["call"], frame["file"], frame["line"] or ""))
         yield from ()
+
+    def _read_table(self, line: EventLine) -> None:
+        """Read a line of a table of processes, as `ps aux` prints it."""
+        if _TABLE.match(line.text):
+            self._is_table, self._rows = True, {}
+        elif self._is_table:
+            row = _ROW.match(line.text)
+            self._is_table = row is not None and len(self._rows) < _MOST_PROCESSES
+            if row is not None:
+                self._rows[int(row["pid"])] = (line, row["state"], row["program"])
 
     def _begin(self, line: EventLine, thread: re.Match[str]) -> None:
         """Begin the stack of a thread. Several threads without frames between them have one stack."""
@@ -89,6 +115,18 @@ class PySpy(EventFormat):
             own = next((each for each in frames if not _is_of_library(each[1])), frames[0])
             facts = {"frame": "{} ({}{})".format(*own), "num_waiting": len(waiting)}
             yield event_of(_ELSEWHERE, line, pid=elsewhere[0], facts=facts, printed=f"{line.text}: {facts['frame']}")
+        elif waiting:
+            yield from self._in_kernel(waiting)
+
+    def _in_kernel(self, waiting: Collection[int]) -> Iterator[Event]:
+        """Yield the event of the only process of its program that was in the kernel and waits for no other process."""
+        blocked = [pid for pid, (_, state, _) in self._rows.items() if state == "D" and pid not in waiting]
+        if len(blocked) != 1:
+            return
+        line, _, program = self._rows[blocked[0]]
+        num_others = sum(other == program for _, _, other in self._rows.values()) - 1
+        if num_others + 1 >= _LEAST:
+            yield event_of(_IN_KERNEL, line, pid=blocked[0], facts={"num_others": num_others})
 
 
 FORMAT = PySpy

@@ -15,7 +15,8 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
-    r"(?:[A-Za-z][\w.-]{0,100}\d(?:[\w.-]{0,100})?: )?"  # a host, as pdsh prints it
+    r"(?:[A-Za-z][\w.-]{0,100}\d(?:[\w.-]{0,100})?: "  # a host, as pdsh prints it
+    r"|\[(?P<host>[A-Za-z][\w.-]{0,100}\d[\w.-]{0,100})(?::\d{1,4})?\]:?\s)?"  # a host, and the rank on it
     r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: "
     r"(?P<message>.*))?$"
 )
@@ -150,6 +151,16 @@ _MEANINGS = (
 )
 # what web servers print before their own exception: uvicorn, Flask
 _IN_SERVER = re.compile(r"Exception in ASGI application|\bException on \S{1,200} \[[A-Z]{3,7}\]")
+_OWN_RANK = re.compile(r"\[?[Rr]ank[ :=]{0,2}(?P<rank>\d{1,6})\]?[:,]\s")  # the rank that raised, in its message
+# The message of an exception that ends so continues on the next lines. TensorFlow prints the exception of a function
+# that it traced below these words.
+_CONTINUES = re.compile(r":\s*$")
+_TRACED = "in user code:"
+_NESTED = re.compile(
+    r"^\s{2,80}(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt)): (?P<message>\S.*)"
+)
+_MOST_CONTINUED, _MOST_TRACED = 8, 60  # lines
+_LONGEST_CONTINUED = 300  # characters
 _FRAME = 'File "'
 _PIN_MEMORY = "_pin_memory_loop"  # of the thread of the data loader
 _HELPERS = re.compile(
@@ -212,6 +223,56 @@ _TOLD_TO_STOP = ("SignalException", "SIGTERMException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "ProcessRaisedException")  # about processes, which have their own events
 
 
+class _Continued:
+    """An exception whose message continues on the next lines of its process.
+
+    Lines of other processes may be between them.
+    """
+
+    def __init__(self, event: Event, is_traced: bool) -> None:
+        """Begin with the first line of a message. `is_traced`: whether another exception is printed below it."""
+        self._event, self.is_traced = event, is_traced
+        self._parts: list[str] = []
+        self._nested: re.Match[str] | None = None
+
+    def add(self, line: EventLine, rest: str | None) -> bool:
+        """Add a line. Return whether the next line may continue the message.
+
+        `rest`: the line without the label of the process; None if it is a line of another process.
+        """
+        if line.number - self._event.line > (_MOST_TRACED if self.is_traced else _MOST_CONTINUED):
+            return False
+        if rest is None:
+            return True
+        text = rest.strip()
+        is_indented = rest.removeprefix(":").removeprefix(" ")[:1] in ("\t", " ")
+        if self.is_traced:
+            self._nested = _NESTED.match(rest) or self._nested
+            return is_indented or not text
+        if not text or not (is_indented or text.endswith(":")) or _RAISED.match(text):
+            return False
+        if text.startswith((_BEGIN, _FRAME)) or _CHAINED.match(text) is not None:
+            return False
+        self._parts.append(text)
+        return True
+
+    def event(self) -> Event:
+        """Return the exception with its whole message."""
+        event, nested = self._event, self._nested
+        if nested is not None:
+            facts = {**event.facts, "error": nested["error"], "message": nested["message"].strip()[:_LONGEST_CONTINUED]}
+            return replace(event, facts=facts, printed=f"{event.printed} {nested[0].strip()}"[:_LONGEST_CONTINUED])
+        if not self._parts:
+            return event
+        message = event.facts["message"]
+        for part in self._parts:
+            longer = f"{message} {part}"
+            if len(longer) > _LONGEST_CONTINUED and message != event.facts["message"]:
+                break
+            message = longer[:_LONGEST_CONTINUED]
+        return replace(event, facts={**event.facts, "message": message}, printed=f"{event.facts['error']}: {message}")
+
+
 class PythonErrors(EventFormat):
     """Yields one event for an exception that no other format recognises.
 
@@ -241,18 +302,25 @@ class PythonErrors(EventFormat):
         self._last_handled: dict[str, int] = {}  # the label of a process -> the line of its last handled exception
         self._continued: set[str] = set()  # the labels of processes whose next traceback continues a handled one
         self._spawned: tuple[EventLine, re.Match[str]] | None = None
+        self._nested_line = 0  # the last line that belongs to an exception of a traced function
+        self._continues: dict[str, _Continued] = {}  # the label of a process -> its exception, whose message continues
         self._wrappers: dict[str, Event] = {}  # the label of a process -> its exception about another one
         # the label of a process -> the line and the rank of the wrapped exception's traceback
         self._wrapped: dict[str, tuple[int, int | None]] = {}
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may belong to the traceback of a process that torch.multiprocessing started."""
-        return self._spawned is not None
+        """Whether the next line may belong to the traceback of a process that torch.multiprocessing started.
+
+        It may also continue a message.
+        """
+        return self._spawned is not None or bool(self._continues)
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield an event for the exception whose name begins the line."""
-        if self._announces(line):
+        if self._continues:
+            yield from self._continued_by(line)
+        if line.number == self._nested_line or self._announces(line):
             return
         found = _RAISED.match(line.text)
         if found is None:
@@ -265,23 +333,34 @@ class PythonErrors(EventFormat):
             line.number - announced.pop(label, -_LONGEST_TRACEBACK - 1) <= _LONGEST_TRACEBACK
             for announced in (self._ignored, self._handled, self._of_server, self._of_helper)
         )
+        is_handled |= _LOGGED_BY_VLLM.match(line.raw) is not None
         if is_handled:
             _note(self._last_handled, label, line.number)
         if is_ignored or not _is_own(found):
             return
-        name = found["error"].rpartition(".")[2]
-        kind = next((kind for pattern, kind in _MEANINGS if pattern.search(found[0])), RAISED)
-        if name in _TOLD_TO_STOP:
-            kind = _STOPPED
-        elif name.startswith("Dist"):
-            kind = _COMMUNICATION
-        if (is_handled and kind in _MAY_BE_HANDLED) or (is_of_helper and name in _CLOSED_PIPE):
-            kind = replace(kind, advisory=True)
+        kind = _kind_of(found, is_handled, is_of_helper)
         facts: dict[str, Any] = {"of_server": True} if is_of_server else {}
         if spawned is not None:
             facts["local_rank"] = int(spawned[1]["local_rank"])
-        event = event_of(kind, line, found, facts=facts)
-        yield from self._unwrapped(event, label, bool(_WRAPPER.search(found[0])))
+        event = _with_own_rank(event_of(kind, line, found, facts=facts))
+        is_wrapper = bool(_WRAPPER.search(found[0]))
+        if _CONTINUES.search(found["message"] or "") and not is_wrapper and len(self._continues) < _MOST_LABELS:
+            self.claimed = line.number
+            self._continues[label] = _Continued(event, found["message"].rstrip().endswith(_TRACED))
+        else:
+            yield from self._unwrapped(event, label, is_wrapper)
+
+    def _continued_by(self, line: EventLine) -> Iterator[Event]:
+        """Add a line to the messages that it continues, and yield the exceptions whose message has ended."""
+        for label, continued in list(self._continues.items()):
+            begin = line.raw.find(label) if label else 0
+            rest = line.raw[begin + len(label) :] if begin >= 0 else None
+            is_open = continued.add(line, rest)
+            if rest is not None and continued.is_traced and is_open:
+                self._nested_line = line.number
+            if not is_open:
+                del self._continues[label]
+                yield from self._unwrapped(continued.event(), label, is_wrapper=False)
 
     def _unwrapped(self, event: Event, label: str, is_wrapper: bool) -> Iterator[Event]:
         """Yield an exception. Keep one about another exception until this one is known."""
@@ -308,6 +387,9 @@ class PythonErrors(EventFormat):
             begin, found = self._spawned
             yield event_of(_SPAWNED_ENDED, begin, facts={"local_rank": int(found["local_rank"])})
         self._spawned = None
+        for label, continued in self._continues.items():
+            yield from self._unwrapped(continued.event(), label, is_wrapper=False)
+        self._continues = {}
         yield from self._wrappers.values()
 
     def _announces(self, line: EventLine) -> bool:
@@ -369,6 +451,27 @@ def _is_own(found: re.Match[str]) -> bool:
     if found["error"] == "Error" or name in (*_INPUT_ENDED, *_REPORTS) or message.startswith(_REPORT_OF_HOROVOD):
         return False
     return name != "CalledProcessError" or not _is_launcher(message)
+
+
+def _kind_of(found: re.Match[str], is_handled: bool, is_of_helper: bool) -> MessageKind:
+    """Return what an exception means. `is_of_helper`: whether it is of a thread that ends with its program."""
+    name = found["error"].rpartition(".")[2]
+    kind = next((kind for pattern, kind in _MEANINGS if pattern.search(found[0])), RAISED)
+    if name in _TOLD_TO_STOP:
+        kind = _STOPPED
+    elif name.startswith("Dist"):
+        kind = _COMMUNICATION
+    if (is_handled and kind in _MAY_BE_HANDLED) or (is_of_helper and name in _CLOSED_PIPE):
+        kind = replace(kind, advisory=True)
+    return kind
+
+
+def _with_own_rank(event: Event) -> Event:
+    """Add the rank with which the message begins. Remove the host of a message about ranks that did not come."""
+    if event.role == Role.ABSENT:
+        return replace(event, host=None)
+    own = _OWN_RANK.match(event.facts.get("message", ""))
+    return replace(event, rank=int(own["rank"])) if event.rank is None and own is not None else event
 
 
 def _is_launcher(message: str) -> bool:
