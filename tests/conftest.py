@@ -37,6 +37,12 @@ providers._get_local_constants = lambda: providers._local_constants
 # Several working copies may be tested on one machine at a time; hosts of the testbed are apart anyway.
 os.environ["BENCH_HOST_LEASE"] = f"tests-{os.getuid()}-{os.getpid()}"
 
+# numpy would share each long product among threads, which wait for each other on busy CPUs: a page of a run with long
+# rows takes five times as long. It asks once, as it is loaded; programs that tests start are as they are for users.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+importlib.import_module("numpy")
+os.environ.pop("OPENBLAS_NUM_THREADS")
+
 # Pages have the width of a pipe, whatever terminal the tests run on. readline, which pytest imports, sets COLUMNS for
 # child processes without telling os.environ.
 os.environ.pop("COLUMNS", None)
