@@ -89,7 +89,7 @@ def _run(words: list[str]) -> int:
     chosen = next((word for word in words if not word.startswith("-")), None)
     if chosen is not None:
         plugins.check("command", chosen)
-    parser = _parser.parser_of([] if chosen is None else [chosen])
+    parser = _parser.parser_of([] if chosen is None else [chosen], alone=chosen is not None)
     args = parser.parse_args(words)
     if args.command is None:
         parser.print_help()

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +36,12 @@ providers._get_local_constants = lambda: providers._local_constants
 
 # Several working copies may be tested on one machine at a time; hosts of the testbed are apart anyway.
 os.environ["BENCH_HOST_LEASE"] = f"tests-{os.getuid()}-{os.getpid()}"
+
+# numpy would share each long product among threads, which wait for each other on busy CPUs: a page of a run with long
+# rows takes five times as long. It asks once, as it is loaded; programs that tests start are as they are for users.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+importlib.import_module("numpy")
+os.environ.pop("OPENBLAS_NUM_THREADS")
 
 # Pages have the width of a pipe, whatever terminal the tests run on. readline, which pytest imports, sets COLUMNS for
 # child processes without telling os.environ.
@@ -110,6 +116,16 @@ def pytest_collection_finish() -> None:
     """Keep the collector from looking at ten thousand tests again and again: each measured row collects all garbage."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Keep it from looking at what the files before have loaded, too: late in a run, that takes it two seconds."""
+    ended = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()  # what is garbage now would stay
+        gc.freeze()
+    return ended
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
-import bench
+from tests.syntax import files
 
-PACKAGE = Path(bench.__file__).parent
 # Attributes and keys that hold words for people. A value taken from one keeps the mark within its function.
 PROSE = {
     "failure",
@@ -155,8 +153,8 @@ def test_logic_that_reads_prose_is_found(code: str) -> None:
 def test_no_logic_reads_prose() -> None:
     found = [
         f"bench/{file}:{line}: {what}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if not (file := path.relative_to(PACKAGE).as_posix()).startswith(PARSERS)
-        for line, what in readings(ast.parse(path.read_text(encoding="utf-8")))
+        for file, tree in files().items()
+        if not file.startswith(PARSERS)
+        for line, what in readings(tree)
     ]
     assert not found, "\n".join(found)

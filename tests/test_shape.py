@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -14,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import bench
 from bench.core import plugins
 from bench.logs.foreign import Reader
+from tests.syntax import PACKAGE, files
 
-PACKAGE = Path(bench.__file__).parent
 # Ground first. Packages on one row never import each other; a public module at the root of bench/ is a pattern.
 ROWS = (
     ("version",),
@@ -100,10 +100,16 @@ class Import:
 
 
 @cache
-def files() -> dict[str, ast.Module]:
-    """Path below bench/ -> syntax tree."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+def nodes(file: str) -> tuple[ast.Import | ast.ImportFrom | ast.Constant | ast.Call, ...]:
+    """Of a syntax tree, the nodes that any test here asks for."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Constant, ast.Call)
+    return tuple(node for node in ast.walk(files()[file]) if isinstance(node, kinds))
+
+
+@cache
+def modules() -> frozenset[str]:
+    """The names of all modules of the suite."""
+    return frozenset(module_of(file) for file in files())
 
 
 def module_of(file: str) -> str:
@@ -123,15 +129,14 @@ def package_of(module: str) -> str:
 
 def imports(file: str) -> Iterator[Import]:
     """Every import of a file, also those inside functions; of a name that is a module, the module."""
-    modules = {module_of(other) for other in files()}
-    for node in ast.walk(files()[file]):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             yield from (Import(file, node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"bench/{file}:{node.lineno}: relative import"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield Import(file, node.lineno, full if full in modules else str(node.module))
+                yield Import(file, node.lineno, full if full in modules() else str(node.module))
 
 
 def house_imports() -> Iterator[Import]:
@@ -183,7 +188,7 @@ def test_a_library_is_imported_in_its_home_only() -> None:
 def transport_names(file: str) -> Iterator[tuple[int, str]]:
     """(line, name) of each string constant of a file that equals a transport's name."""
     names = set(plugins.names("transport"))
-    for node in ast.walk(files()[file]):
+    for node in nodes(file):
         if isinstance(node, ast.Constant) and node.value in names:
             yield node.lineno, str(node.value)
 
@@ -207,10 +212,10 @@ def test_no_module_names_a_tool() -> None:
     for name in plugins.names("tool"):
         names |= set(getattr(plugins.load("tool", name), "READER", Reader).other_tools)
     wrong = []
-    for file, tree in files().items():
+    for file in files():
         if file.startswith("logs/readers/") or file in LIKE_A_TOOL:
             continue
-        for node in ast.walk(tree):
+        for node in nodes(file):
             if isinstance(node, ast.Constant) and node.value in names:
                 wrong.append(f"bench/{file}:{node.lineno} names the tool {node.value}")
     assert not wrong, "\n".join(wrong)
@@ -219,9 +224,9 @@ def test_no_module_names_a_tool() -> None:
 def test_only_commands_and_the_first_rank_print() -> None:
     wrong = [
         f"bench/{file}:{node.lineno} prints"
-        for file, tree in files().items()
+        for file in files()
         if not at_home(file, PRINTS)
-        for node in ast.walk(tree)
+        for node in nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not wrong, "\n".join(wrong)
@@ -251,12 +256,33 @@ def test_there_are_no_utilities() -> None:
 LIGHT = [module_of(path.name) for path in sorted(PACKAGE.glob("*.py")) if path.stem != "__init__"]
 
 
+# A fresh import of each module of the suite, in one process that has loaded the standard library before.
+HEAVY_OF_EACH = """
+import importlib, json, sys, traceback
+heavy, found = set(sys.argv[1].split()), {}
+for module in sys.argv[2:]:
+    for name in [name for name in sys.modules if name.split(".")[0] in heavy | {"bench"}]:
+        del sys.modules[name]
+    try:
+        importlib.import_module(module)
+        found[module] = sorted({name.split(".")[0] for name in sys.modules} & heavy)
+    except Exception:
+        found[module] = traceback.format_exc()
+print(json.dumps(found))
+"""
+
+
+@cache
+def heavy_of_each() -> dict[str, object]:
+    """Which heavy libraries each of those modules imports; what went wrong if it can not be imported."""
+    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    words = (sys.executable, "-c", HEAVY_OF_EACH, " ".join(HEAVY), *LIGHT)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.parametrize("module", LIGHT)
 def test_naming_a_pattern_or_asking_for_help_imports_no_heavy_library(module: str) -> None:
-    code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})))"
-    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == ""
+    assert heavy_of_each()[module] == []

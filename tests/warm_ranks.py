@@ -101,9 +101,11 @@ def port_of_ranks() -> int:
 
 
 def _serve(modules: Sequence[str]) -> None:
+    gc.disable()  # it would look for garbage again and again while all of torch is loaded, a second in five
     for module in modules:
         importlib.import_module(module)
     gc.freeze()  # each measured row collects all garbage, among all of torch
+    gc.enable()
     for line in sys.stdin:
         asked = json.loads(line)
         started = []

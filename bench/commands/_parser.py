@@ -31,8 +31,11 @@ EXAMPLES = (
 )
 
 
-def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
-    """Return the parser of all commands. Only commands in `loaded` are imported and have options."""
+def parser_of(loaded: Collection[str], alone: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of all commands. Only commands in `loaded` are imported and have options.
+
+    `alone`: whether the parser knows no other commands. Their parsers take longer than the parsers of `loaded`.
+    """
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} <command> [options]",
@@ -44,7 +47,7 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
     commands = parser.add_subparsers(dest="command", prog=PROGRAM, help=argparse.SUPPRESS, parser_class=Parser)
-    for name in plugins.names("command"):
+    for name in loaded if alone else plugins.names("command"):
         line = plugins.first_line("command", name).replace("%", "%%")
         command = commands.add_parser(name, description=line, allow_abbrev=False)
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from bench.core import plugins
@@ -96,16 +96,21 @@ def from_argv(argv: Sequence[str]) -> Case:
     """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    add_arguments(parser)
     try:
-        args, unknown = parser.parse_known_args(list(argv[1:]))
+        args, unknown = _parser_of_options().parse_known_args(list(argv[1:]))
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
         flags = [flag for each in FACTORS for flag in each.flags]
         raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
     return _case_of(check("pattern", argv[0]), _given(args))
+
+
+@cache  # a parser of so many options takes much longer to build than to use
+def _parser_of_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    add_arguments(parser)
+    return parser
 
 
 def own_case(argv: Sequence[str]) -> Case | None:

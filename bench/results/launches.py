@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -57,8 +58,9 @@ def _compared() -> Iterator[ReportedFact]:
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
     """Return a function that reads a factor's value from the case in a header."""
 
-    def read(header: Header) -> str | None:
-        case = own_case(header.case)
+    @lru_cache(maxsize=1024)  # a comparison reads the factors of each launch many times
+    def shown(argv: tuple[str, ...], transport: str) -> str | None:
+        case = own_case(argv)
         value = None if case is None else getattr(case, varied.name)
         if case is None or not value:
             return None
@@ -67,9 +69,9 @@ def _of_case(varied: Factor) -> Callable[[Header], str | None]:
         if varied.depends_on and not getattr(case, varied.depends_on):
             return None
         pattern = plugins.load("pattern", case.pattern).PATTERN
-        return varied.show(value) if applies(varied, pattern, header.transport) else None
+        return varied.show(value) if applies(varied, pattern, transport) else None
 
-    return read
+    return lambda header: shown(tuple(header.case), header.transport)
 
 
 COMPARED = tuple(_compared())

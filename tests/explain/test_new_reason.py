@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@cache
 def explain(folder: Path, *options: str) -> str:
+    """What is printed, from one start for all tests that ask for the same."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "explain", "few.log", *options],
         env=os.environ | {"PYTHONPATH": str(folder)},

@@ -237,7 +237,7 @@ def test_the_end_of_a_long_log_with_a_known_word_in_each_line_is_known() -> None
 
 
 def test_the_lines_around_a_late_message_of_a_long_log_are_read() -> None:
-    filler = "nothing of interest\n" * 100_000
+    filler = ("nothing of interest " + "-" * 1000 + "\n") * 2_000  # how much is read is a number of characters
     lines = "step 0\nTraining completed\n" + ERROR + "Restarting the workers\nstep 1\nstep 4\n" + filler
     for text in (filler + lines, "Failures: none\n" + filler + lines, ERROR.replace("bad", "x") + filler + lines):
         event = pieces(text, 1 << 18).events()[-1]
