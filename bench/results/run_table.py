@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
@@ -139,10 +141,15 @@ class RunTable:
         columns = [column for column in self._columns if column.title not in _SAME_TITLES]
         modes = {mode for line in lines for mode in line.by_mode}
         columns = [column for column in columns if not column.group or column.group in modes]
+        known: dict[tuple[Any, ...], tuple[str, ...]] = {}  # cells by figures: to format equal figures again is slow
         for line in lines:
-            cells = tuple(
-                column.cell(line) if not column.group or column.group in line.by_mode else NOTHING for column in columns
-            )
+            figures = tuple([(_SHARED(row), *row.compat.items()) for row in line.by_mode.values()])
+            cells = known.get(figures)
+            if cells is None:
+                cells = known[figures] = tuple(
+                    column.cell(line) if not column.group or column.group in line.by_mode else NOTHING
+                    for column in columns
+                )
             alike.setdefault(cells, []).append(line)
         found = []
         for same in alike.values():
@@ -183,6 +190,9 @@ class RunTable:
         return f"{text.percent(row.bound_fraction)}{letter}"
 
 
+# The fields of a row that two groups may share. Lines that are equal in these fields and in `compat` have equal cells.
+_NOT_SHARED = ("group", "src", "dst", "compat", "first_wrong", "starved", "hosts", "devices")
+_SHARED = attrgetter(*[field.name for field in fields(Summary) if field.name not in _NOT_SHARED])
 _GROUP_TITLES = ("group", "from>to")
 _SAME_TITLES = (*_GROUP_TITLES, "size", "count", "type", "redop")  # of lines that differ only in their group
 # fmt: off
