@@ -86,7 +86,9 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
         )
         found += _link_bounds(traffic)
         found += _traffic_bound(traffic, found)
-    return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+    if len(found) > 1:
+        found.sort(key=lambda bound: (bound.bytes_per_s, bound.kind))
+    return tuple(found)
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:

@@ -34,6 +34,8 @@ SAME_LAUNCH_TOLERANCE = 0.05
 # difference of two launches has a standard deviation of 14 %. The tolerance of 25 % is 1.8 times 14 %.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
+_UNSURE = frozenset({Flag.DRIFT, Flag.REPORTED, Flag.INVALID})
+
 _SYNCHRONISED = ("isolated",)
 _BOTH = ("isolated", "pipelined")
 
@@ -159,7 +161,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
         and row.median_s is not None
         and known
         and row.verified is not False
-        and not ({Flag.DRIFT, Flag.REPORTED, Flag.INVALID} & set(row.flags))
+        and _UNSURE.isdisjoint(row.flags)
     )
 
 

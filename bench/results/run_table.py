@@ -130,7 +130,7 @@ class RunTable:
             sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
             self._name_bound(row)
         for of_size in sizes.values():
-            found += self._merged([TableLine(heading, (line.first.group,), line.by_mode) for line in _paired(of_size)])
+            found += self._merged(_paired(of_size, heading))
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
@@ -363,8 +363,8 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
     return lambda row: show(row.compat.get(name))
 
 
-def _paired(rows: Iterable[Summary]) -> list[TableLine]:
-    """Return the rows of one size as lines. A line has the rows of all modes of one group.
+def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
+    """Return the rows of one size as lines below a heading. A line has the rows of all modes of one group.
 
     If a group has two rows of a mode, the first row is from an interrupted attempt, and the second row replaces it.
     However, a row that was imported from a log or has wrong data is never replaced; the second row then begins a new
@@ -375,7 +375,7 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     for row in rows:
         line = latest.get(row.group)
         if line is None or (row.mode in line.by_mode and not replaces(row, line.by_mode[row.mode])):
-            line = latest[row.group] = TableLine("", (row.group,), {})
+            line = latest[row.group] = TableLine(heading, (row.group,), {})
             lines.append(line)
         line.by_mode[row.mode] = row
     return lines
