@@ -28,6 +28,7 @@ MOST_LINES = 8
 _LARGE_RATIO = 64  # rows this much smaller than the largest message show no bandwidth
 _OTHER_LINES = 3  # for machine, trust and next; a busy machine adds one more
 _MOST_SHARE = 1.5  # of a reference; above it, something slowed the measurement of the reference
+_OPEN = frozenset({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES})
 MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the advice is to measure again
 
 
@@ -319,7 +320,7 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
 
 def is_open(row: Summary) -> bool:
     """Check whether a row's median has no interval, or an interval that is wider than requested."""
-    return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
+    return not _OPEN.isdisjoint(row.flags)
 
 
 # -- what to do next
