@@ -104,7 +104,8 @@ class Samples:
         self.seconds, self.warmup = array("d", self.seconds), array("d", self.warmup)
         self.host_s, self.enqueue_s = array("d", self.host_s), array("d", self.enqueue_s)
         self.skew_s = array("d", self.skew_s)
-        self.by_rank = tuple(array("d", own) for own in self.by_rank)
+        if self.by_rank:
+            self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:
         """Free all times. Keep the first time of the warm-up, which shows that there was a warm-up."""

@@ -86,7 +86,9 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
         )
         found += _link_bounds(traffic)
         found += _traffic_bound(traffic, found)
-    return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+    if len(found) > 1:
+        found.sort(key=lambda bound: (bound.bytes_per_s, bound.kind))
+    return tuple(found)
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
@@ -97,12 +99,13 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
     record = traffic.record
     sizes = (record.payload_bytes, record.bus_factor, record.rank_bytes, record.node_bytes)
     key = (id(traffic.header), id(traffic.links), traffic.num_ranks, traffic.num_nodes, *sizes)
-    if key not in _known:
+    known = _known.get(key)
+    if known is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         found = (*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic))
-        _known[key] = (traffic.header, traffic.links, found)
-    return _known[key][2]
+        known = _known[key] = (traffic.header, traffic.links, found)
+    return known[2]
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
@@ -113,8 +116,10 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
     from bench.hardware import link_traffic  # imports numpy, which a look-up of an instance type does not need
 
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
+    if use is None:
+        return
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
-    if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
+    if use.busbw_bytes_per_s >= _TIGHTER * least:
         return
     source, verified = traffic.links.sources.get(use.source, "unknown"), traffic.links.verified.get(use.source, False)
     yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)

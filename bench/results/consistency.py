@@ -35,6 +35,8 @@ SAME_LAUNCH_TOLERANCE = 0.05
 # difference of two launches has a standard deviation of 14 %. The tolerance of 25 % is 1.8 times 14 %.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
+_UNSURE = frozenset({Flag.DRIFT, Flag.REPORTED, Flag.INVALID})
+
 _SYNCHRONISED = ("isolated",)
 _BOTH = ("isolated", "pipelined")
 
@@ -135,7 +137,7 @@ def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tu
 
     `headers`: the header of each job that a summary names.
     """
-    judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
+    judged_rows = _comparable([row for row in summaries if _may_be_judged(row, headers)])
     numbers: dict[tuple[Any, ...], int] = {}
     conditions = {}
     for job in dict.fromkeys(row.job for row in judged_rows):
@@ -160,8 +162,16 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
         and row.median_s is not None
         and known
         and row.verified is not False
-        and not ({Flag.DRIFT, Flag.REPORTED, Flag.INVALID} & set(row.flags))
+        and _UNSURE.isdisjoint(row.flags)
     )
+
+
+def _comparable(rows: Sequence[Summary]) -> list[Summary]:
+    """Return the rows to which a rule may apply. Runs of thousands of pairs have few such rows."""
+    isolated = {row.pattern for row in rows if row.mode == "isolated"}  # to compare with pipelined rows
+    two_way = {row.pattern for row in rows if row.direction == "two-way"}
+    patterns = isolated | two_way | _REPLACED
+    return [row for row in rows if row.pattern in patterns]
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:

@@ -43,33 +43,33 @@ class Summary:
     payload_bytes: int
     num_ranks: int | None
     num_nodes: int | None
-    num_samples: int
-    num_effective: float | None
-    median_s: float | None
-    ci_low_s: float | None
-    ci_high_s: float | None
-    min_s: float | None
-    max_s: float | None
-    p95_s: float | None
-    p99_s: float | None
-    last_arriver_s: float | None
-    slowest_rank: int | None
-    algbw_bytes_per_s: float | None
-    busbw_bytes_per_s: float | None
-    bound_bytes_per_s: float | None
-    bound_name: str | None
-    bound_kind: str | None
-    bound_fraction: float | None
-    floor_s: float | None
-    floor_name: str | None
-    verified: bool | None
-    num_wrong: int | None
-    modelled: bool
-    algorithm: str | None
-    topology: str
-    cache: str | None
-    stop_reason: str | None
-    flags: tuple[str, ...]
+    num_samples: int = 0
+    num_effective: float | None = None
+    median_s: float | None = None
+    ci_low_s: float | None = None
+    ci_high_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    last_arriver_s: float | None = None
+    slowest_rank: int | None = None
+    algbw_bytes_per_s: float | None = None
+    busbw_bytes_per_s: float | None = None
+    bound_bytes_per_s: float | None = None
+    bound_name: str | None = None
+    bound_kind: str | None = None
+    bound_fraction: float | None = None
+    floor_s: float | None = None
+    floor_name: str | None = None
+    verified: bool | None = None
+    num_wrong: int | None = None
+    modelled: bool = False
+    algorithm: str | None = None
+    topology: str = "world"
+    cache: str | None = None
+    stop_reason: str | None = None
+    flags: tuple[str, ...] = ()
     calls_per_sample: int | None = None
     loop: str | None = None  # the loop that took the samples: compiled, python, virtual
     rotation: float | None = (

@@ -28,6 +28,7 @@ MOST_LINES = 8
 _LARGE_RATIO = 64  # rows this much smaller than the largest message show no bandwidth
 _OTHER_LINES = 3  # for machine, trust and next; a busy machine adds one more
 _MOST_SHARE = 1.5  # of a reference; above it, something slowed the measurement of the reference
+_OPEN = frozenset({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES})
 MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the advice is to measure again
 
 
@@ -183,7 +184,8 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
     found = []
     for transport in dict.fromkeys(row.transport for row in usable):
         of_transport = [row for row in usable if row.transport == transport]
-        best = _best(of_middle_launch(document, filter(_is_rated, of_transport)))
+        rated = _telling([row for row in of_transport if _is_rated(row)])
+        best = _best(of_middle_launch(document, rated))
         timed = [row for row in of_transport if _is_timed(row) and row.job not in without_latency]
         smallest = _smallest(of_middle_launch(document, timed))
         if best or smallest:
@@ -196,8 +198,8 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
     return [*found[: most - 1], Coded.of(HeadlineCode.MORE_TRANSPORTS, num=len(rest), transports=rest)]
 
 
-def _best(rated: Sequence[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth. The result is empty without rows.
+def _telling(rated: Sequence[Summary]) -> Sequence[Summary]:
+    """Return the rows from which to take the largest bus bandwidth.
 
     Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
     rows of small messages alone do not take precedence, because they show latency and not bandwidth. The figure of
@@ -208,7 +210,11 @@ def _best(rated: Sequence[Summary]) -> dict[str, Any]:
     pipelined = [row for row in rated if row.mode == "pipelined"]
     if any(row.payload_bytes * _LARGE_RATIO >= largest for row in pipelined):
         rated = pipelined
-    rated = [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
+    return [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
+
+
+def _best(rated: Sequence[Summary]) -> dict[str, Any]:
+    """Return the facts of the row with the largest bus bandwidth. The result is empty without rows."""
     if not rated:
         return {}
     best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0)
@@ -314,7 +320,7 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
 
 def is_open(row: Summary) -> bool:
     """Check whether a row's median has no interval, or an interval that is wider than requested."""
-    return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
+    return not _OPEN.isdisjoint(row.flags)
 
 
 # -- what to do next

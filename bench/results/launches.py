@@ -132,12 +132,14 @@ def cells(
     numbers: dict[tuple[tuple[str, str | None], ...], int] = {}
     number_of: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], dict[str, Summary]] = {}
+    staged = Flag.THROUGH_HOST
     for row in summaries:
-        varying = (row.job, row.in_place, row.cache, row.loop, Flag.THROUGH_HOST in row.flags)
-        if varying not in number_of:
+        varying = (row.job, row.in_place, row.cache, row.loop, staged in row.flags)
+        number = number_of.get(varying)
+        if number is None:
             factors = of_job[row.job] | _row_factors(row, of_job[row.job]["cache"])
-            number_of[varying] = numbers.setdefault(tuple(factors.items()), len(numbers))
-        key = (number_of[varying], row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
+            number = number_of[varying] = numbers.setdefault(tuple(factors.items()), len(numbers))
+        key = (number, row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         found.setdefault(key, {})[starts[row.job]] = row
     combinations = [dict(factors) for factors in numbers]
     return tuple(RowLaunches(RowKey(*place), combinations[number], rows) for (number, *place), rows in found.items())

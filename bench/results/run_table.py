@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
@@ -128,7 +130,7 @@ class RunTable:
             sizes.setdefault((row.payload_bytes, row.dtype, row.reduce_op), []).append(row)
             self._name_bound(row)
         for of_size in sizes.values():
-            found += self._merged([TableLine(heading, (line.first.group,), line.by_mode) for line in _paired(of_size)])
+            found += self._merged(_paired(of_size, heading))
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
@@ -139,10 +141,15 @@ class RunTable:
         columns = [column for column in self._columns if column.title not in _SAME_TITLES]
         modes = {mode for line in lines for mode in line.by_mode}
         columns = [column for column in columns if not column.group or column.group in modes]
+        known: dict[tuple[Any, ...], tuple[str, ...]] = {}  # cells by figures: to format equal figures again is slow
         for line in lines:
-            cells = tuple(
-                column.cell(line) if not column.group or column.group in line.by_mode else NOTHING for column in columns
-            )
+            figures = tuple([(_SHARED(row), *row.compat.items()) for row in line.by_mode.values()])
+            cells = known.get(figures)
+            if cells is None:
+                cells = known[figures] = tuple(
+                    column.cell(line) if not column.group or column.group in line.by_mode else NOTHING
+                    for column in columns
+                )
             alike.setdefault(cells, []).append(line)
         found = []
         for same in alike.values():
@@ -183,6 +190,9 @@ class RunTable:
         return f"{text.percent(row.bound_fraction)}{letter}"
 
 
+# The fields of a row that two groups may share. Lines that are equal in these fields and in `compat` have equal cells.
+_NOT_SHARED = ("group", "src", "dst", "compat", "first_wrong", "starved", "hosts", "devices")
+_SHARED = attrgetter(*[field.name for field in fields(Summary) if field.name not in _NOT_SHARED])
 _GROUP_TITLES = ("group", "from>to")
 _SAME_TITLES = (*_GROUP_TITLES, "size", "count", "type", "redop")  # of lines that differ only in their group
 # fmt: off
@@ -353,8 +363,8 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
     return lambda row: show(row.compat.get(name))
 
 
-def _paired(rows: Iterable[Summary]) -> list[TableLine]:
-    """Return the rows of one size as lines. A line has the rows of all modes of one group.
+def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
+    """Return the rows of one size as lines below a heading. A line has the rows of all modes of one group.
 
     If a group has two rows of a mode, the first row is from an interrupted attempt, and the second row replaces it.
     However, a row that was imported from a log or has wrong data is never replaced; the second row then begins a new
@@ -365,7 +375,7 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     for row in rows:
         line = latest.get(row.group)
         if line is None or (row.mode in line.by_mode and not replaces(row, line.by_mode[row.mode])):
-            line = latest[row.group] = TableLine("", (row.group,), {})
+            line = latest[row.group] = TableLine(heading, (row.group,), {})
             lines.append(line)
         line.by_mode[row.mode] = row
     return lines

@@ -48,7 +48,10 @@ _RESIDUE_DIFFERENCE = 0.05
 def usable(seconds: Sequence[float]) -> bool:
     """Check that samples exist, and that all samples are finite and above zero."""
     if len(seconds) <= _FEW_SAMPLES:  # numpy takes longer for few samples
-        return len(seconds) > 0 and all(0 < value < math.inf for value in seconds)
+        for value in seconds:
+            if not 0 < value < math.inf:
+                return False
+        return len(seconds) > 0
     values = np.asarray(seconds, dtype=float)
     return bool(np.all(np.isfinite(values)) and np.all(values > 0))
 

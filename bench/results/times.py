@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -56,20 +55,9 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
         return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
     told = stats.describe(taken)
     middle, around = told.median_s, told.interval_s
-    flags = {
-        Flag.FEW_SAMPLES: around is None and not record.modelled,
-        Flag.DRIFT: told.drift is not None and told.drift.significant,
-        Flag.WARMUP_RESIDUE: told.warmup_residue > 0,
-        Flag.OUTLIERS: told.num_outliers > 0,
-    }
-    on_host, enqueued = _on_host(samples) if samples.host_s else (None, None)
-    flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
-    calls = samples.calls_per_sample
-    of_device = header.clock == "device" and record.mode == "pipelined"
-    flags[Flag.SHORT_BATCH] = of_device and calls < _FEW_CALLS and calls * middle < _SHORT_S
     moves = record.payload_bytes and record.step is None and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
-    return Times(
+    times = Times(
         num_samples=len(taken),
         num_effective=told.num_effective,
         seconds={
@@ -83,12 +71,35 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
         },
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * record.bus_factor if algbw and record.bus_factor else None,
-        flags=tuple(flag for flag, holds in flags.items() if holds),
-        host_median_s=on_host,
-        enqueue_fraction=enqueued,
-        **_of_ranks(header, record, samples),
-        **_soaked(record, samples),
     )
+    if samples.host_s:
+        times.host_median_s, times.enqueue_fraction = _on_host(samples)
+    if samples.by_rank or samples.rank_mean_s or samples.slowest_counts:  # not modelled, and no single copy
+        _add_ranks(times, RankShares(header, record, samples))
+    if record.stop_reason == StopReason.SOAKED:
+        times.burst_s, times.sustained_s = _soaked(samples)
+    times.flags = tuple(_flags(header, record, samples, told, times.enqueue_fraction))
+    return times
+
+
+def _flags(
+    header: Header, record: Record, samples: Samples, told: stats.Description, enqueue_fraction: float | None
+) -> Iterator[Flag]:
+    """Yield the flags of a row that follow from its samples."""
+    if told.interval_s is None and not record.modelled:
+        yield Flag.FEW_SAMPLES
+    if told.drift is not None and told.drift.significant:
+        yield Flag.DRIFT
+    if told.warmup_residue > 0:
+        yield Flag.WARMUP_RESIDUE
+    if told.num_outliers > 0:
+        yield Flag.OUTLIERS
+    if enqueue_fraction is not None and enqueue_fraction > _LAUNCH_SHARE:
+        yield Flag.LAUNCH_BOUND
+    if header.clock == "device" and record.mode == "pipelined":
+        calls = samples.calls_per_sample
+        if calls < _FEW_CALLS and calls * told.median_s < _SHORT_S:
+            yield Flag.SHORT_BATCH
 
 
 def _on_host(samples: Samples) -> tuple[float | None, float | None]:
@@ -97,31 +108,21 @@ def _on_host(samples: Samples) -> tuple[float | None, float | None]:
     return _middle(samples.host_s), _middle(shares)
 
 
-def _of_ranks(header: Header, record: Record, samples: Samples) -> dict[str, Any]:
-    """Return the statistics of each rank's times. Modelled rows and rows of single copies have none."""
-    if not samples.by_rank and not samples.rank_mean_s and not samples.slowest_counts:
-        return {}
-    shares = RankShares(header, record, samples)
-    return {
-        "last_arriver_s": shares.last_arriver_s(),
-        "slowest_rank": shares.slowest_rank(),
-        "slowest_counts": shares.slowest_counts(),
-        "rotation": shares.rotation(),
-        "compat": shares.compat(),
-    }
+def _add_ranks(times: Times, shares: RankShares) -> None:
+    """Set the statistics of each rank's times."""
+    times.last_arriver_s = shares.last_arriver_s()
+    times.slowest_rank = shares.slowest_rank()
+    times.slowest_counts = shares.slowest_counts()
+    times.rotation = shares.rotation()
+    times.compat = shares.compat()
 
 
-def _soaked(record: Record, samples: Samples) -> dict[str, Any]:
+def _soaked(samples: Samples) -> tuple[float, float]:
     """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
-    if record.stop_reason != StopReason.SOAKED:
-        return {}
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
     num_first = max(1, int(np.searchsorted(ends_s, _BURST_S)))
     first_late = int(np.searchsorted(ends_s, ends_s[-1] / 2))
-    return {
-        "burst_s": float(median(samples.seconds[:num_first])),
-        "sustained_s": float(median(samples.seconds[first_late:])),
-    }
+    return float(median(samples.seconds[:num_first])), float(median(samples.seconds[first_late:]))
 
 
 def _middle(values: Sequence[float]) -> float | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -40,6 +41,7 @@ MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
 _LARGEST = 1 << 63
 _MOST_RANKS_BITS = 20  # of a run: tables by rank must fit the memory
 SHOWN = 40  # most letters of a wrong value that a message shows
+_MOST_FORMS = 256  # of mappings, to remember
 
 # A shape returns None if the value matches, otherwise (position, expected value, the value); the position is like
 # ".gpus[2].name".
@@ -57,40 +59,37 @@ def flag(value: Any) -> Misfit | None:
     return None if isinstance(value, bool) else ("", "bool", value)
 
 
-def whole(least: int, most: int = _LARGEST - 1) -> Shape:
+@dataclass(frozen=True, slots=True, eq=False)
+class Number:
+    """A shape of finite numbers in a range.
+
+    `limits`: the smallest and the largest value of each type that is accepted.
+    `expected`: the range in words.
+    """
+
+    limits: Mapping[type[float], tuple[float, float]]
+    expected: str
+
+    def __call__(self, value: Any) -> Misfit | None:
+        """Check the type and the range of the value."""
+        for kind, (least, most) in self.limits.items():
+            if isinstance(value, kind) and not isinstance(value, bool):
+                if least <= value <= most:
+                    return None
+                finite = float not in self.limits or -_MOST[kind] <= value <= _MOST[kind]
+                return "", self.expected if finite else "finite float", value
+        return "", "float" if float in self.limits else "int", value
+
+
+_MOST: dict[type[float], float] = {float: sys.float_info.max, int: 1 << 1000}  # the largest finite numbers
+number = Number({kind: (0, most) for kind, most in _MOST.items()}, "float of 0 or more")
+positive = Number({float: (math.ulp(0.0), _MOST[float]), int: (1, _MOST[int])}, "float above 0")
+signed = Number({kind: (-most, most) for kind, most in _MOST.items()}, "finite float")
+
+
+def whole(least: int, most: int = _LARGEST - 1) -> Number:
     """Return a check for an integer from `least` to `most`."""
-    to = f"2^{(most + 1).bit_length() - 1}"
-
-    def check(value: Any) -> Misfit | None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return "", "int", value
-        return None if least <= value <= most else ("", f"int from {least} to {to}", value)
-
-    return check
-
-
-def number(value: Any) -> Misfit | None:
-    """Check that the value is a finite number of 0 or more."""
-    misfit = signed(value)
-    if misfit is None and value < 0:
-        return "", "float of 0 or more", value
-    return misfit
-
-
-def positive(value: Any) -> Misfit | None:
-    """Check that the value is a finite number above 0."""
-    misfit = signed(value)
-    if misfit is None and not value > 0:
-        return "", "float above 0", value
-    return misfit
-
-
-def signed(value: Any) -> Misfit | None:
-    """Check that the value is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "", "float", value
-    too_large = abs(value) > 1 << 1000 if isinstance(value, int) else not math.isfinite(value)
-    return ("", "finite float", value) if too_large else None
+    return Number({int: (least, most)}, f"int from {least} to 2^{(most + 1).bit_length() - 1}")
 
 
 def limit(value: Any) -> Misfit | None:
@@ -114,6 +113,63 @@ def anything(value: Any) -> Misfit | None:
         if not level:
             return None
     return "", f"nested at most {MOST_NESTED} deep", value
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What remains to check in a mapping whose keys and types of values are known.
+
+    `ranges`: the keys whose values must be in a range, and these ranges.
+    `others`: the keys whose values have other shapes, and these shapes.
+    """
+
+    ranges: Sequence[tuple[str, float, float]]
+    others: Sequence[tuple[str, Shape]]
+
+    @classmethod
+    def of(cls, accepted: Mapping[str, Any], shape_of: Callable[[str], Shape]) -> _Open:
+        """Return what remains to check in mappings with the keys and types of an accepted mapping."""
+        ranges, others = [], []
+        for key, value in accepted.items():
+            shape = shape_of(key)
+            if isinstance(shape, Number) and type(value) in shape.limits:
+                ranges.append((key, *shape.limits[type(value)]))
+            elif value is not None and shape not in (text, flag):
+                others.append((key, shape))
+        return cls(ranges, others)
+
+    def accepts(self, value: Mapping[str, Any]) -> bool:
+        """Check the values that must be checked."""
+        for key, least, most in self.ranges:
+            if not least <= value[key] <= most:
+                return False
+        return not any([shape(value[key]) for key, shape in self.others])
+
+
+def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
+    """Return a check with the same results as `check` that is faster for mappings like earlier ones.
+
+    The lines of a file have few forms. A form is the keys of a mapping and the types of their values. If `check`
+    accepted a mapping, another mapping of this form can be wrong only in its numbers, lists and mappings.
+
+    `check`: a check for a mapping that depends only on the keys, and on each value by the shape of its key.
+    `shape_of`: the shape of a key.
+    """
+    forms: dict[tuple[Any, ...], _Open] = {}
+
+    def quick(value: Any) -> Misfit | None:
+        if type(value) is not dict:
+            return check(value)
+        form = (*value, *map(type, value.values()))
+        known = forms.get(form)
+        if known is not None and known.accepts(value):
+            return None
+        misfit = check(value)
+        if misfit is None and known is None and len(forms) < _MOST_FORMS:
+            forms[form] = _Open.of(value, shape_of)
+        return misfit
+
+    return quick
 
 
 def nullable(shape: Shape) -> Shape:
@@ -264,7 +320,7 @@ def of(kind: type, whole_one: bool = True) -> Shape:
                 return f".{name[:SHOWN]}{misfit[0]}", *misfit[1:]
         return None
 
-    return check
+    return remembering(check, lambda name: shapes.get(name, (anything, True))[0])
 
 
 def _of_part(part: str) -> Shape:
