@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.core.codes import UNCODED, Coded
+from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.record import Flag, Header, Record
 from bench.explain.evidence import RunEvidence
@@ -25,17 +26,22 @@ from bench.results.summary import summarise
 StoredJobs = Sequence[tuple[str, Header, Sequence[Record]]]
 _RowKey = tuple[str, str, str, int]  # job, mode, group, payload
 _MOST_HOSTS = 4  # at most this many hosts are named
+_OF_IMPORTS = ("tool", "source", "line", "status")
 
 
 def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
-    The run has the rows and matrices of all its jobs. The header is the header of one of these jobs.
+    The run has the rows and matrices of all its jobs. The header is the header of one of these jobs. Raises UsageError
+    if a header lacks what an import writes.
     """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
-    for _, header, records in jobs:
+    for job, header, records in jobs:
         if not header.imported:
             continue
+        for name in _OF_IMPORTS:
+            if header.imported.get(name) is None:
+                raise UsageError(f"the header of job {job} is damaged: imported.{name} is missing")
         key = (str(header.imported["source"]), int(header.imported["line"]))
         run = found[key][0] if key in found else _run(header)
         if "figures" in header.imported:
@@ -89,7 +95,7 @@ def _run(header: Header) -> ForeignRun:
     memory = {"memory": header.facts["memory"]} if "memory" in header.facts else {}
     return ForeignRun(
         tool=imported["tool"],
-        tool_version=imported["tool_version"],
+        tool_version=imported.get("tool_version"),
         pattern=None if header.pattern in (FIGURES, UNKNOWN) else header.pattern,
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
@@ -97,7 +103,7 @@ def _run(header: Header) -> ForeignRun:
         failure=_failure(imported),
         hosts=tuple(header.nodes),
         gpus=tuple(gpus.split(", ")) if gpus else (),
-        remarks=tuple(map(Remark.from_dict, imported["remarks"])),
+        remarks=tuple(map(Remark.from_dict, imported.get("remarks") or ())),
         translations=_translations(imported),
         line=imported["line"],
         settings=tuple({**memory, **header.settings, **header.versions}.items()),
@@ -116,7 +122,7 @@ def _failure(imported: Mapping[str, Any]) -> Coded | None:
 
     Files of older versions have no code for the reason.
     """
-    if imported["failure"] is None:
+    if imported.get("failure") is None:
         return None
     return Coded(imported.get("failure_code") or UNCODED, imported.get("failure_facts") or {}, imported["failure"])
 
