@@ -77,12 +77,13 @@ _FINISHED = re.compile(  # unless `_PARTIAL`
 _PARTIAL = re.compile(
     r"\b(?:not|until|when|if|once|to be|will|can|must|may|stage|warm-?up|epoch|step|iteration|data|setup|fold)\b|n't\b"
 )
+_VERDICT = "# out of bounds values : 0 ok"
 _SUCCEEDED = re.compile(
     r"\btotal training time:? \d|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bexits successfully\b"
     r"|`trainer\.fit` stopped: `max_|['\"]train_runtime['\"]: ['\"]?\d|^\s*\d+\s.*\bcompleted\s+0:0\b"
     r"|\bsuccess complete wrf\b|^\s*finished mdrun on rank\b|^finalising parallel run\s*$"
     r"|^total wall time: \d"
-    r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|# out of bounds values : 0 ok"
+    r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|" + _VERDICT
 )
 _RESTART_WORDS = ("restart", "reque", "retry")
 _RESTART = re.compile(
@@ -135,6 +136,7 @@ class Later:
     `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
         yet written may follow.
     `steps_since_restart`: the steps of all processes after the last restart.
+    `has_verdict`: whether nccl-tests reported correct results after it, which is the end of its test.
     """
 
     own_steps: int = 0
@@ -148,6 +150,7 @@ class Later:
     restarts_left: int = 0
     steps_since_restart: int = 0
     is_uncaught: bool = False
+    has_verdict: bool = False
 
 
 NOTHING_LATER = Later()
@@ -330,6 +333,7 @@ class ProgressReader:
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
+        self._verdict = 0  # the last line with which nccl-tests reports correct results
         self._restored = 0  # the last line about a trial that Ray Tune restores
         self._trials: bool | None = None  # whether all rows of Ray Tune's table of trials so far are successful
         self._columns: re.Pattern[str] | None = None  # the form of a row of the last table of steps
@@ -418,6 +422,7 @@ class ProgressReader:
                 self._add(number, stream, kind, step, total, num_states)
         is_about_epoch = any(kind == "epoch" for kind, *_ in steps) and "train_runtime" not in text
         if not is_about_epoch and any(word in text for word in _DONE_WORDS) and _is_success(text):
+            self._verdict = number if _VERDICT in text else self._verdict
             stream = stream_of(raw, rank_label(raw) if label is None else label)
             if stream in self._successes or len(self._successes) < _MOST_STREAMS:
                 self._append(self._successes.setdefault(stream, []), number)
@@ -514,6 +519,7 @@ class ProgressReader:
             restarts_left=len(self._restarts) - before,
             is_uncaught=line in self._uncaught,
             steps_since_restart=_most_after(self._series, last)[0],
+            has_verdict=self._verdict > line,
         )
 
     def _all_steps(self, line: int, own: str | None) -> tuple[int, float]:

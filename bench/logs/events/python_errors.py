@@ -255,7 +255,7 @@ class _Continued:
         if self.is_traced:
             self._nested = _NESTED.match(rest) or self._nested
             return is_indented or not text
-        if not text or not is_indented or _RAISED.match(text):
+        if not text or not (is_indented or (self._parts and text.endswith(":"))) or _RAISED.match(text):
             return False
         if text.startswith((_BEGIN, _FRAME)) or _CHAINED.match(text) is not None:
             return False

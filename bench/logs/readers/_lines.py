@@ -24,7 +24,7 @@ LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 
 # The name of a host in brackets before a line. A model's name, such as `[llama3]`, may begin the lines of all ranks.
 HOST_NAME = (
-    r"(?:[A-Za-z][\w.]{0,30}-){0,3}(?:node|host|nid|worker|master|server|compute|dgx|hgx|pod|ip-\d|cn-?\d|vm-?\d)"
+    r"(?:[A-Za-z][\w.]{0,30}-){0,3}(?:node|host|nid|worker|master|server|compute|dgx|hgx|pod|gpu-|ip-\d|cn-?\d|vm-?\d)"
     r"[\w.-]{0,100}[\]:]"
 )
 
