@@ -134,7 +134,7 @@ class Later:
     `num_restarts`: how often a launcher restarted the job before it.
     `restarts_left`: how often a launcher restarted the job after it.
     `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
-        yet written may follow.
+        yet written may follow. False if another solver of OpenFOAM begins after it, whose steps are no such lines.
     `steps_since_restart`: the steps of all processes after the last restart.
     `has_verdict`: whether nccl-tests reported correct results after it, which is the end of its test.
     """
@@ -333,6 +333,9 @@ class ProgressReader:
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
+        self._execs: list[
+            tuple[int, str]
+        ] = []  # the lines that name a program of OpenFOAM, which is printed as it begins
         self._verdict = 0  # the last line with which nccl-tests reports correct results
         self._restored = 0  # the last line about a trial that Ray Tune restores
         self._trials: bool | None = None  # whether all rows of Ray Tune's table of trials so far are successful
@@ -404,6 +407,8 @@ class ProgressReader:
         raw = _lines.without_colours(raw)
         text = raw.lower()
         self._read_trials(number, text)
+        if text.startswith("exec   : ") and len(self._execs) < _MOST_REPORTS:
+            self._execs.append((number, text.split()[2].rpartition("/")[2] if len(text.split()) > 2 else ""))
         if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) and not _ADVICE.search(text):
             self._append(self._restarts, number)
             self._retry = number if "failuredecision.retry" in text else 0
@@ -517,10 +522,16 @@ class ProgressReader:
             after_success=bool(at) and self._any_between(0, at) and not self._any_between(at, line),
             num_restarts=before,
             restarts_left=len(self._restarts) - before,
-            is_uncaught=line in self._uncaught,
+            is_uncaught=line in self._uncaught and not self._begins_solver(line),
             steps_since_restart=_most_after(self._series, last)[0],
             has_verdict=self._verdict > line,
         )
+
+    def _begins_solver(self, line: int) -> bool:
+        """Whether, after a message, a solver of OpenFOAM begins that is another program than the one before it."""
+        at = bisect_left(self._execs, (line, ""))
+        before = self._execs[at - 1][1] if at else ""
+        return any(before and name != before and name.endswith("foam") for _, name in self._execs[at:])
 
     def _all_steps(self, line: int, own: str | None) -> tuple[int, float]:
         """Return the most steps with a number after a line by one process, and their rise.

@@ -150,6 +150,8 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         # a tool that reads the same times again after the solver failed
         (times(0, 40) + FATAL + times(0, 40) + ENDED.replace("Finalising parallel run\n", ""), "openfoam-fatal", {}),
         (thermo(0, 40) + "n4: Fatal error in PMPI_Wait: Other MPI error\n" + thermo(0, 40), "mpi-error-unnamed", {}),
+        ("Exec   : icoFoam\n" + FATAL + "Exec   : icoFoam\n" + times(0, 40), "openfoam-fatal", {}),  # of another case
+        ("Exec   : icoFoam\n" + FATAL + "Exec   : foamToVTK\n" + times(0, 40), "openfoam-fatal", {}),
         # what no job survives, and what says nothing about the job
         (FELL_OFF + steps(0, 60) + "Training completed\n", "xid-79", {}),
         (BAD_DISK + "End of Tests.\n", "python-error", {}),
@@ -174,6 +176,12 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
             NO_TOOL + NO_TOOL.replace("ibstat", "/opt/flow/solve") + "srun: error: n4: task 0: Exited with code 127\n",
             "not-started",
             {"program": "/opt/flow/solve"},
+        ),
+        (
+            "5: /tmp/wrap.sh: line 4: /opt/flow/solve: No such file or directory\n1: " + NO_TOOL
+            + "srun: error: n4: task 5: Exited with exit code 127\n",
+            "not-started",
+            {"program": "/opt/flow/solve", "rank": 5},
         ),
         # trials and pods that do not come back
         (DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + DEAD_NODE, "node-lost", {"host": "10.2.0.7"}),
@@ -222,6 +230,7 @@ def test_a_failure_is_named(text: str, code: str, facts: dict[str, Any]) -> None
     "text",
     [
         "--> FOAM Warning : \n    From function Patch\n    Reading the patch twice\n" + times(0, 9) + ENDED,
+        "Exec   : potentialFoam\n" + FATAL + "Exec   : icoFoam\n" + times(0, 40),
         FATAL + times(0, 40) + ENDED,  # a check of the mesh before the solver
         BAD_DISK + times(0, 40) + ENDED,
         BAD_DISK + energies(0, 40),

@@ -38,7 +38,8 @@ _OF_LAUNCHER = re.compile(  # a script may also print the code of a helper
     r"srun: |exited with|terminated with|[Ee]xit code: |exits with|died unexpectedly with|returned exit"
 )
 _NO_LIBRARY = "error while loading shared libraries"  # the loader then ends with code 127, too
-_EXIT_ON = re.compile(r"(?<![\w.@-])(?P<host>[A-Za-z][\w.-]{0,252}): (?:ssh exited|tasks? \d)")
+_EXIT_ON = re.compile(r"(?<![\w.@-])(?P<host>[A-Za-z][\w.-]{0,252}): (?:ssh exited|tasks? (?P<rank>\d{1,7}))")
+_TASK = re.compile(r"^\s{0,10}(\d{1,7}): ")  # printed by `srun --label`, also if the first lines are not of rank 0
 _MOST_OPEN = 1_000
 _PYTHON = re.compile(r"(?:^|/)python[\d.]{0,6}$")  # scripts try several names
 _RAY = re.compile(r"(?:^|/)ray$")
@@ -66,7 +67,8 @@ class MissingPrograms(EventFormat):
 
     def __init__(self) -> None:
         """Start without a missing program."""
-        self._missing: dict[str | None, Event] = {}  # a host -> the last program that its shell did not find
+        # a host and a rank -> the last program that the shell did not find; None if not known
+        self._missing: dict[tuple[str | None, int | None], Event] = {}
         self._last: Event | None = None  # a program that starts the job, not found shortly before
         self._left = 0  # lines that may follow `_last`
 
@@ -79,7 +81,7 @@ class MissingPrograms(EventFormat):
         """Keep a program that was not found. Yield its event at a report of exit code 127."""
         found = _NOT_FOUND.match(line.raw)
         if found is not None and found["program"] not in _BUILT_IN:
-            self._keep(event_of(_NO_PROGRAM, line, found, printed=line.text))
+            self._keep(event_of(_NO_PROGRAM, line, found, printed=line.text), line.label, line.raw)
             return
         if self._last is not None and line.text:
             self._left -= 1
@@ -90,23 +92,28 @@ class MissingPrograms(EventFormat):
             self._missing = {}
         if self._missing and _EXIT.search(line.text) and _OF_LAUNCHER.search(line.text):
             named = _EXIT_ON.search(line.text)
-            yield from self._ended(named["host"] if named is not None else None)
+            host, rank = (named["host"], named["rank"]) if named is not None else (None, None)
+            yield from self._ended(host, int(rank) if rank is not None else None)
 
-    def _keep(self, event: Event) -> None:
-        """Keep the last program that a host lacks."""
-        if event.host in self._missing or len(self._missing) < _MOST_OPEN:
-            self._missing[event.host] = event
+    def _keep(self, event: Event, label: int | None, raw: str) -> None:
+        """Keep the last program that a process lacks. `label`: the rank that a launcher printed before its line."""
+        place = (event.host, label if label is not None else _task(raw))
+        if self._missing.pop(place, None) is not None or len(self._missing) < _MOST_OPEN:
+            self._missing[place] = event
         left = _lines_after(event.facts["program"])
         if left is not None:
             self._last, self._left = event, left
 
-    def _ended(self, host: str | None) -> Iterator[Event]:
-        """Yield the program that a host lacks whose command ended with code 127. None is a host that is not known."""
-        names = [name for name in self._missing if None in (name, host) or _short(name) == _short(host)]
-        if host is None and len(names) > 1:
+    def _ended(self, host: str | None, rank: int | None) -> Iterator[Event]:
+        """Yield the program that a process lacks that ended with code 127. None is a host or rank that is not known."""
+        places = [place for place in self._missing if None in (place[0], host) or _short(place[0]) == _short(host)]
+        if host is None and len({of for of, _ in places}) > 1:
             return
-        for name in names:
-            event = self._missing.pop(name)
+        places = [place for place in places if None not in (place[1], rank) and place[1] == rank] or places
+        for of in dict.fromkeys(of for of, _ in places):
+            place = [place for place in places if place[0] == of][-1]
+            event = self._missing[place]
+            self._missing = {each: kept for each, kept in self._missing.items() if each[0] != of}
             yield event if event.host is not None else replace(event, host=host)
             if self._last is not None and self._last.line == event.line:
                 self._last = None
@@ -127,6 +134,11 @@ def _lines_after(program: str) -> int | None:
     if _RAY.search(program):
         return _MOST_AFTER
     return _MOST_AFTER_LAUNCHER if _LAUNCHER.search(program) else None
+
+
+def _task(raw: str) -> int | None:
+    found = _TASK.match(raw)
+    return int(found[1]) if found is not None else None
 
 
 def _short(host: str | None) -> str:
