@@ -103,13 +103,16 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
     is_whole_file = len(log.runs) == 1
     if _is_only_job(logs):
         events += [event for other in logs if not other.runs for event in other.events]
-    return crash_of(events, failed=not (is_whole_file and run.status == TRUNCATED and _has_success(events)))
+    return crash_of(events, failed=not (is_whole_file and run.status == TRUNCATED and _has_verdict(events)))
 
 
-def _has_success(events: Sequence[Event]) -> bool:
-    """Check whether the program reported success after its last message. Its log may still lack rows."""
+def _has_verdict(events: Sequence[Event]) -> bool:
+    """Check whether nccl-tests reported correct results after the last message. Its log may still lack rows.
+
+    Another report of success may be one of a later program.
+    """
     last = max((event for event in events if event.role in FAILS), key=lambda event: event.line, default=None)
-    return last is not None and last.later.has_success
+    return last is not None and last.later.has_verdict
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:

@@ -37,6 +37,7 @@ _MANY_STEPS = 20  # processes that wait for a dead one do not make so many steps
 _BUFFERED_STEPS = 400  # lines of 20 characters in the 8 KiB that a program may still write after its exception
 _LAUNCHERS_REPORTS = (*DEATHS, *LOSSES, _ends.TIME_LIMIT.code, launchers.ABORT.code)
 _STOPS = (_ends.STEP_ENDED.code, _ends.INTERRUPTED.code, _ends.CANCELLED.code)
+_NEVER_SURVIVED = ("xid-79",)  # a process that uses a GPU without its PCIe link cannot go on
 _USUAL_AT_EXIT = (Role.PEER, Role.STOPPED)
 _STATES_CAUSE = (Role.CAUSE, Role.NETWORK, Role.ABSENT)
 _MAY_BE_CAUSE = (Role.CAUSE, Role.NETWORK, Role.WAITED)
@@ -143,7 +144,7 @@ def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
             found[id(event)] = How.WENT_ON
     ends = _last_lines(event for event in events if id(event) in found and _is_end(event))
     for event in events:
-        if _is_end(event) or event.code in _STOPS or id(event) in found:
+        if _is_end(event) or event.code in (*_STOPS, *_NEVER_SURVIVED) or id(event) in found:
             continue
         later = event.later
         is_own = later.is_labelled and later.own_steps >= _OWN_STEPS and event.role != Role.WAITED
@@ -182,6 +183,8 @@ def _likely(event: Event) -> How | None:
     exception that nothing caught needs steps before the success, because a program may report success as it ends.
     """
     later = event.later
+    if event.code in _NEVER_SURVIVED:
+        return None
     if event.role == Role.PEER:
         # it does not matter whose steps follow a lost connection that ended no process
         is_over = max(later.own_steps, later.file_steps) >= _FILE_STEPS
@@ -193,7 +196,7 @@ def _likely(event: Event) -> How | None:
         return How.WENT_ON
     if later.has_success and not is_end and (not later.is_uncaught or later.all_steps >= _MANY_STEPS):
         return How.SUCCEEDED
-    is_usual = event.role in _USUAL_AT_EXIT or event.code in _STOPS
+    is_usual = event.role in _USUAL_AT_EXIT or event.code in (*_STOPS, launchers.NOT_STARTED.code)
     return How.HAD_ENDED if later.after_success and is_usual else None
 
 

@@ -11,10 +11,11 @@ text, only the begin and the end are read.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from bench.logs.readers import _lines
@@ -25,7 +26,7 @@ _AFTER_EVENT, _ALTOGETHER = 1 << 18, 1 << 24  # characters that are read line by
 _LONGEST_LINE, _LONGEST_LABEL = 400, 200  # characters; steps and labels stand at the begin of a line
 # Lines about an error that no code of the program caught. A thread's or a worker's exception ends it, too.
 UNCAUGHT = (" in <module>", "terminate called", "Error executing job", "terminated with the following error",
-            "_bootstrap_inner", "ray::", "--> FOAM FATAL")  # fmt: skip
+            "_bootstrap_inner", "ray::", "--> FOAM FATAL", "Fatal error in P", "Fatal error in internal_")  # fmt: skip
 _LONGEST_STACK = 200  # lines
 _MOST_MARKS = 50  # steps of one kind that are kept in one part of a file; later ones of the part become one
 _MOST_STREAMS, _MOST_REPORTS = 4_096, 1_024  # so that a damaged file fills no memory
@@ -65,7 +66,7 @@ _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort
 _TRAINS = re.compile(r"(?<![a-z])(?:train|epoch|step|iter|batch)[a-z]*[^a-z]*$")  # before the numbers of a bar
 _LETTER = re.compile(r"[a-z]")
 _DONE_WORDS = ("training time", "finish", "complet", "done", "succe", "passed", "stopped", "train_runtime",
-               "out of bounds", "finalis", "end of tests", "total wall time")  # fmt: skip
+               "out of bounds", "finalis", "total wall time")  # fmt: skip
 _TRAINING = r"(?:pre-?|fine-?)?(?:train(?:ing)?|tuning)"
 _FINISHED = re.compile(  # unless `_PARTIAL`
     rf"\b{_TRAINING}(?: (?:is|was|has|been|loop|run|now))*[ :,-]+(?:finished|completed?|done|succeeded)\b"
@@ -76,22 +77,27 @@ _FINISHED = re.compile(  # unless `_PARTIAL`
 _PARTIAL = re.compile(
     r"\b(?:not|until|when|if|once|to be|will|can|must|may|stage|warm-?up|epoch|step|iteration|data|setup|fold)\b|n't\b"
 )
+_VERDICT = "# out of bounds values : 0 ok"
 _SUCCEEDED = re.compile(
     r"\btotal training time:? \d|\bsav(?:ing|ed) (?:the )?final .{0,60}\bdone\b|\bexits successfully\b"
     r"|`trainer\.fit` stopped: `max_|['\"]train_runtime['\"]: ['\"]?\d|^\s*\d+\s.*\bcompleted\s+0:0\b"
-    r"|\bsuccess complete wrf\b|^\s*finished mdrun on rank\b|^finalising parallel run\s*$|^end of tests\.\s*$"
+    r"|\bsuccess complete wrf\b|^\s*finished mdrun on rank\b|^finalising parallel run\s*$"
     r"|^total wall time: \d"
-    r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|# out of bounds values : 0 ok"
+    r"|\b(?:status|phase)['\"]?:? +['\"]?succe(?:eded|ss)\b|=+ \d+ passed\b|" + _VERDICT
 )
-_RESTART_WORDS = ("restart", "reque", "retry", "restor")
+_RESTART_WORDS = ("restart", "reque", "retry")
 _RESTART = re.compile(
     r"will restart worker group|\brestarting (?:the |all |training )*(?:worker group|workers|training|job|pods?)\b"
     r"|\brestarting from\b|\bjob \S{1,40} (?:has been |was )?requeued\b|\bneed to restart the pod\b"
     r"|\breque(?:ue)?(?:d|ing) (?:slurm )?job\b"
-    r"|\b(?:restoring|attempting to restore) trial (?:state |\S{1,100} )?from (?:the )?(?:last |latest )?checkpoint\b"
     r"|\bretrying task\b|\bfailuredecision\.retry\b|\brestarting\b.{0,40}\battempt\b"
 )
 _NEXT_ATTEMPT = "attempting to start training worker group"  # printed by Ray
+_ALL_TRIALS = re.compile(r"trial status: \d{1,6} terminated\s*$")
+_RESTORED = re.compile(
+    r"\b(?:restoring|attempting to restore) trial (?:state |\S{1,100} )?from (?:the )?(?:last |latest )?checkpoint\b"
+)
+_TRIALS_HEAD = re.compile(r"│ trial name +status ")  # of the table that Ray Tune prints
 _ADVICE = re.compile(
     r"\b(?:consider|try|please|should|recommend\w*|if|when|before|by|without)\b.{0,60}\bre(?:start|que)"
 )
@@ -100,7 +106,8 @@ _MPIRUN_LABEL = re.compile(r"^\s*\[(?:1,)?(\d{1,6})\]\s?<std")  # printed by Ope
 _STREAM = re.compile(
     r"\s*(?:\((?P<a>[^()]{0,100}\b(?:pid|rank)=\d{1,10})[^()]{0,60}\)?"  # Ray, vLLM
     r"|\[rank: (?P<b>\d{1,6})\]"  # Lightning
-    r"|\[(?!step|epoch|iter|batch|stage)(?P<d>[A-Za-z][\w.-]{0,60}\d[\w-]{0,60}(?:\.(?!py:)[\w-]{1,60}){0,4}"
+    r"|\[(?P<d>(?=[A-Za-z][\w.-]{0,90}\d[\w-]{0,60}:\d|(?:gpu|rank)-?\d|" + _lines.HOST_NAME + r")"
+    r"(?!step|epoch|iter|batch|stage)[A-Za-z][\w.-]{0,60}\d[\w-]{0,60}(?:\.(?!py:)[\w-]{1,60}){0,4}"
     r"(?::\d{1,4})?)\]:?\s"  # scripts that start a process on each host
     r"|(?!step|epoch|iter|batch)(?P<c>[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}): )",  # pdsh, pods
     re.IGNORECASE,
@@ -127,8 +134,9 @@ class Later:
     `num_restarts`: how often a launcher restarted the job before it.
     `restarts_left`: how often a launcher restarted the job after it.
     `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
-        yet written may follow.
+        yet written may follow. False if another solver of OpenFOAM begins after it, whose steps are no such lines.
     `steps_since_restart`: the steps of all processes after the last restart.
+    `has_verdict`: whether nccl-tests reported correct results after it, which is the end of its test.
     """
 
     own_steps: int = 0
@@ -142,6 +150,7 @@ class Later:
     restarts_left: int = 0
     steps_since_restart: int = 0
     is_uncaught: bool = False
+    has_verdict: bool = False
 
 
 NOTHING_LATER = Later()
@@ -221,10 +230,16 @@ class _Series:
 
     All lines are kept of the first steps in one part of a file only. `part`: how many messages, restarts and reports of
     success there are before a line.
+
+    `must_rise`: whether only steps count that exceed all steps before a message, too. A tool that runs after a failed
+        simulation prints the same times again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, must_rise: bool = False) -> None:
         """Begin without a step."""
+        self._must_rise = must_rise
+        self._tops: list[float] = []  # for each mark: the highest step up to it
+        self._first_of: dict[int, int] = {}  # the total of a bar -> the first mark with this total
         self._marks: list[_Mark] = []
         self._left, self._part, self._highest = _MOST_MARKS, 0, -1.0
         self._after: list[tuple[int, float]] = []  # for each mark: the count of lines from it on, and their rise
@@ -234,7 +249,7 @@ class _Series:
 
     def add(self, line: int, step: float, total: int, num_states: int, part: int) -> None:
         """Add a step. `num_states`: how often the line was written since the last step."""
-        self._after = []
+        self._after, self._tops, self._first_of = [], [], {}
         if part != self._part:
             self._left, self._part, self._highest = _MOST_MARKS, part, -1.0
         _, last, last_total, num_lines = self._marks[-1] if self._marks else _Mark(0, step, total, 0)
@@ -252,6 +267,11 @@ class _Series:
         if begin == len(self._marks):
             return 0, 0
         self._after = self._after or self._counted()
+        if self._must_rise and begin:
+            self._tops = self._tops or list(accumulate((mark.step for mark in self._marks), max))
+            begin = bisect_right(self._tops, self._tops[begin - 1], lo=begin)
+            if begin == len(self._marks):
+                return 0, 0
         return self._after[begin]
 
     def _counted(self) -> list[tuple[int, float]]:
@@ -281,7 +301,10 @@ class _Series:
     def is_continued(self, line: int) -> bool:
         """Whether the first bar after a line has the same number of steps as a bar before the line."""
         begin = self._first_after(line)
-        return any(mark.total == self._marks[begin].total for mark in self._marks[:begin])
+        if not self._first_of:
+            for at, mark in enumerate(self._marks):
+                self._first_of.setdefault(mark.total, at)
+        return self._first_of[self._marks[begin].total] < begin
 
     def any_between(self, line: int, other: int) -> bool:
         """Check whether a step is known after a line and before another."""
@@ -310,6 +333,12 @@ class ProgressReader:
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
+        self._execs: list[
+            tuple[int, str]
+        ] = []  # the lines that name a program of OpenFOAM, which is printed as it begins
+        self._verdict = 0  # the last line with which nccl-tests reports correct results
+        self._restored = 0  # the last line about a trial that Ray Tune restores
+        self._trials: bool | None = None  # whether all rows of Ray Tune's table of trials so far are successful
         self._columns: re.Pattern[str] | None = None  # the form of a row of the last table of steps
 
     @property
@@ -377,6 +406,9 @@ class ProgressReader:
     def _read(self, number: int, raw: str, label: int | None, num_states: int) -> None:
         raw = _lines.without_colours(raw)
         text = raw.lower()
+        self._read_trials(number, text)
+        if text.startswith("exec   : ") and len(self._execs) < _MOST_REPORTS:
+            self._execs.append((number, text.split()[2].rpartition("/")[2] if len(text.split()) > 2 else ""))
         if any(word in text for word in _RESTART_WORDS) and _RESTART.search(text) and not _ADVICE.search(text):
             self._append(self._restarts, number)
             self._retry = number if "failuredecision.retry" in text else 0
@@ -395,9 +427,39 @@ class ProgressReader:
                 self._add(number, stream, kind, step, total, num_states)
         is_about_epoch = any(kind == "epoch" for kind, *_ in steps) and "train_runtime" not in text
         if not is_about_epoch and any(word in text for word in _DONE_WORDS) and _is_success(text):
+            self._verdict = number if _VERDICT in text else self._verdict
             stream = stream_of(raw, rank_label(raw) if label is None else label)
             if stream in self._successes or len(self._successes) < _MOST_STREAMS:
                 self._append(self._successes.setdefault(stream, []), number)
+
+    def _read_trials(self, number: int, text: str) -> None:
+        """Read what Ray Tune prints about its trials: a trial that it restores, and the report at the end.
+
+        Only if all trials succeeded is the restored trial a restart of the job: others may have failed, and not have
+        been restored.
+        """
+        if "restor" in text and _RESTORED.search(text):
+            self._restored = number
+        is_report = self._trials is not None or text.startswith(("│ ", "trial status"))
+        if not is_report or not self._is_end_of_trials(text):
+            return
+        self._append(self._successes.setdefault(None, []), number)
+        if self._restored and len(self._restarts) < _MOST_REPORTS:
+            insort(self._restarts, self._restored)
+        self._restored = 0
+
+    def _is_end_of_trials(self, text: str) -> bool:
+        """Read a line of Ray Tune's report about its trials. Return whether it shows that all trials succeeded."""
+        if _ALL_TRIALS.match(text):
+            return True
+        if _TRIALS_HEAD.match(text):
+            self._trials = False
+        elif self._trials is not None and text.startswith("│ "):
+            self._trials = True if " terminated " in text else None
+        elif self._trials is not None and not text.startswith("├"):
+            is_success, self._trials = self._trials, None
+            return is_success
+        return False
 
     def _simulated(self, text: str) -> Iterator[tuple[str, float, int]]:
         """Yield (kind, number, total) for the step that a program printed without the word, such as in a table."""
@@ -432,7 +494,7 @@ class ProgressReader:
             self._own_series[stream] = {}
         for series in (self._series, self._own_series.get(stream, {})):
             if kind not in series:
-                series[kind] = _Series()
+                series[kind] = _Series(must_rise=kind.partition(" ")[0] in _OF_SIMULATIONS)
             series[kind].add(number, step, total, num_states, self._part)
 
     def later(self, line: int, stream: str | None, rank: int | None) -> Later:
@@ -460,9 +522,16 @@ class ProgressReader:
             after_success=bool(at) and self._any_between(0, at) and not self._any_between(at, line),
             num_restarts=before,
             restarts_left=len(self._restarts) - before,
-            is_uncaught=line in self._uncaught,
+            is_uncaught=line in self._uncaught and not self._begins_solver(line),
             steps_since_restart=_most_after(self._series, last)[0],
+            has_verdict=self._verdict > line,
         )
+
+    def _begins_solver(self, line: int) -> bool:
+        """Whether, after a message, a solver of OpenFOAM begins that is another program than the one before it."""
+        at = bisect_left(self._execs, (line, ""))
+        before = self._execs[at - 1][1] if at else ""
+        return any(before and name != before and name.endswith("foam") for _, name in self._execs[at:])
 
     def _all_steps(self, line: int, own: str | None) -> tuple[int, float]:
         """Return the most steps with a number after a line by one process, and their rise.
@@ -499,6 +568,7 @@ class ProgressReader:
         return any(series.any_between(line, other) for series in self._series.values())
 
 
+_OF_SIMULATIONS = ("time", "clock", "row", "column", "percent")
 _UNNUMBERED = tuple(kind for kind, _ in _WITHOUT_NUMBER)
 _BARE = "bare bar"
 _MANY_LATER = 20  # with so many steps after it, a report of success was about another part of the job

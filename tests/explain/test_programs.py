@@ -95,11 +95,20 @@ DEAD_NODE = (
 RESTORED = (
     "2031-02-01 09:00:01,200\tINFO controller.py:88 -- Restoring trial Search_1 from checkpoint (failure 1 of 2)\n"
 )
+TRIALS = (
+    "╭────────────────────────────────╮\n│ Trial name  status        iter │\n├────────────────────────────────┤\n"
+    "│ Search_0    TERMINATED       9 │\n│ Search_1    {:<13}    9 │\n╰────────────────────────────────╯\n"
+)
+TRIALS_DONE = TRIALS.format("TERMINATED")
 STEP_OF_TRIAL = "(TrainWorker pid={0}, ip=10.2.0.{0}) epoch {0}: loss 1.{0}\n"
 SHUT_DOWN = (
     "Name:             bert-worker-4\nStatus:           Failed\nReason:           Terminated\n"
     "Message:          Pod was terminated in response to imminent node shutdown.\n"
 )
+STOPPED_POD = "5m   Warning  Terminated  pod/bert-worker-6  Pod was terminated in response to imminent node shutdown.\n"
+NO_MPIRUN = "/var/spool/slurmd/job7/slurm_script: line 4: mpirun: command not found\n"
+NO_TOOL = "/tmp/wrap.sh: line 2: ibstat: command not found\n"
+FELL_OFF = "NVRM: Xid (PCI:0000:1c:00): 79, pid=77, GPU has fallen off the bus.\n"
 EXITED_137 = 'level=info msg="Pod: lab.bert-worker-4 exited with code 137"\n'
 TRACED = (
     "ValueError: in user code:\n\n"
@@ -138,6 +147,14 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         (FATAL_OF_3.replace("[3] ", "[1,3]<stderr>:"), "openfoam-fatal", {"rank": 3}),
         (IO_ERROR, "openfoam-fatal", {"file": "system/controls", "error": "Keyword nAlpha is undefined"}),
         ("--> FOAM FATAL ERROR: no such model", "openfoam-fatal", {"error": "no such model"}),
+        # a tool that reads the same times again after the solver failed
+        (times(0, 40) + FATAL + times(0, 40) + ENDED.replace("Finalising parallel run\n", ""), "openfoam-fatal", {}),
+        (thermo(0, 40) + "n4: Fatal error in PMPI_Wait: Other MPI error\n" + thermo(0, 40), "mpi-error-unnamed", {}),
+        ("Exec   : icoFoam\n" + FATAL + "Exec   : icoFoam\n" + times(0, 40), "openfoam-fatal", {}),  # of another case
+        ("Exec   : icoFoam\n" + FATAL + "Exec   : foamToVTK\n" + times(0, 40), "openfoam-fatal", {}),
+        # what no job survives, and what says nothing about the job
+        (FELL_OFF + steps(0, 60) + "Training completed\n", "xid-79", {}),
+        (BAD_DISK + "End of Tests.\n", "python-error", {}),
         # a simulation that ends in the middle
         (energies(0, 60) + "srun: error: n4: task 2: Segmentation fault\n", "crashed", {"rank": 2}),
         (thermo(0, 60) + "[n4:812] *** Process received signal ***\n[n4:812] Signal: Bus error (7)\n", "crashed", {}),
@@ -154,8 +171,27 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
             {"program": "deepspeed", "host": "n4"},
         ),
         ("loading modules\nrun.sh: line 4: /opt/env/bin/python3: No such file or directory\n", "not-started", {}),
+        (NO_MPIRUN + "copying the results\nthe job ended\n" * 3, "not-started", {"program": "mpirun"}),
+        (
+            NO_TOOL + NO_TOOL.replace("ibstat", "/opt/flow/solve") + "srun: error: n4: task 0: Exited with code 127\n",
+            "not-started",
+            {"program": "/opt/flow/solve"},
+        ),
+        (
+            "5: /tmp/wrap.sh: line 4: /opt/flow/solve: No such file or directory\n1: " + NO_TOOL
+            + "srun: error: n4: task 5: Exited with exit code 127\n",
+            "not-started",
+            {"program": "/opt/flow/solve", "rank": 5},
+        ),
         # trials and pods that do not come back
         (DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + DEAD_NODE, "node-lost", {"host": "10.2.0.7"}),
+        (DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + TRIALS.format("ERROR"), "node-lost", {"host": "10.2.0.7"}),
+        (
+            "$ kubectl get pods bert-worker-2 bert-worker-6 -o wide\n"
+            "bert-worker-6   Failed   Pod was terminated in response to imminent node shutdown.\n",
+            "node-shut-down",
+            {"pod": "bert-worker-6"},
+        ),
         (EXITED_137 + SHUT_DOWN, "node-shut-down", {"pod": "bert-worker-4"}),
         (
             "$ kubectl -n lab get pod bert-worker-9 -o yaml\n"
@@ -172,6 +208,11 @@ RANK_3 = "[rank3]: KeyError: 'label'\n"
         ("RuntimeError: a list of:\nTraceback (most recent call last):\n", "python-error", {"message": "a list of:"}),
         (VERSIONS, "python-error", {"host": "gpu-5"}),
         (NAN + "srun: error: gpu-5: task 21: Exited with exit code 1\n", "python-error", {"rank": 21, "host": "gpu-5"}),
+        ("[GPU2] KeyError: 'mask'\n", "python-error", {"host": None}),
+        ("[llama3] step 7\n[llama3] KeyError: 'mask'\n[llama3] step 8\n" * 3, "python-error", {"host": None}),
+        ("ValueError: bad files:\nmemory usage at exit:\n", "python-error", {"message": "bad files:"}),
+        ("".join(f"[1,3]<stderr>:{line}\n" for line in TRACED.split("\n")), "python-error",
+         {"message": "a mask of 9 columns does not fit 6 actions.", "rank": 3}),
         (LOADED.format(2) + LOADED.format(1), "python-error", {"rank": 2}),
         # one process is in the kernel while another one waits for it
         (STACK + PROCESSES, "process-in-kernel", {"pid": 4101, "num_others": 2}),
@@ -189,12 +230,12 @@ def test_a_failure_is_named(text: str, code: str, facts: dict[str, Any]) -> None
     "text",
     [
         "--> FOAM Warning : \n    From function Patch\n    Reading the patch twice\n" + times(0, 9) + ENDED,
+        "Exec   : potentialFoam\n" + FATAL + "Exec   : icoFoam\n" + times(0, 40),
         FATAL + times(0, 40) + ENDED,  # a check of the mesh before the solver
         BAD_DISK + times(0, 40) + ENDED,
         BAD_DISK + energies(0, 40),
         BAD_DISK + thermo(0, 40) + "Total wall time: 0:01:12\n",
         BAD_DISK + wrf(0, 40) + "d01 2031-04-07_00:40:00 wrf: SUCCESS COMPLETE WRF\n",
-        BAD_DISK + "End of Tests.\n",
         BAD_DISK + "".join(f" Prog= {number}.20%\tN_left= 900\tTime= {number}.0\n" for number in range(40)),
         # a connection that breaks at the end
         steps(0, 40) + "Training completed\n[c7][[44,1],5][btl_tcp_frag.c:9:mca_btl_tcp_frag_recv] "
@@ -204,11 +245,15 @@ def test_a_failure_is_named(text: str, code: str, facts: dict[str, Any]) -> None
         "setup.sh: line 3: nvidia-smi: command not found\n" + steps(0, 9),
         "bash: line 1: module: command not found\nrun.sh: line 2: python: command not found\n" + steps(0, 9),
         "run.sh: line 2: python: command not found\nusing python3\n",
+        NO_MPIRUN + "using the launcher of the container\n" + steps(0, 40),
+        NO_TOOL + "command 'ibstat -l' returned non-zero exit status 127\n" + steps(0, 9),
         "bash: line 1: /opt/env/activate: No such file or directory\nfinished\n",
         "check.sh: line 3: ibstat: command not found\nthe check ended with exit code 127, ignored\n" + steps(0, 40),
         steps(0, 9) + "cat: /etc/notes: No such file or directory\n",
         # trials and pods that come back
-        STEP_OF_TRIAL.format(3) + DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + STEP_OF_TRIAL.format(5),
+        STEP_OF_TRIAL.format(3) + DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + TRIALS_DONE,
+        STEP_OF_TRIAL.format(3) + DEAD_NODE + RESTORED + STEP_OF_TRIAL.format(4) + "Trial status: 3 TERMINATED\n",
+        STOPPED_POD + "4m   Normal  Started  pod/bert-worker-6  Started container main\n",
         SHUT_DOWN + steps(0, 40) + "level=info msg=\"job lab.bert successfully completed\"\n",
         # a bar that goes on after the error of another rank
         bar(0, 30, 100) + RANK_3 + bar(30, 60, 100),
@@ -243,6 +288,7 @@ TEST = "# nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor) warmup iters:
     ("rest", "is_crash"),
     [
         ("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.9\n", False),  # some rows are missing
+        ("2 lines\n=== 12 passed in 3.1s ===\n", True),  # the success of another program
         ("", True),  # the warning is the only sign of what happened
     ],
 )

@@ -83,7 +83,10 @@ _SIGNS = (
     ),
 )
 _POD = re.compile(r"\bpod/(?P<pod>[\w.-]{1,253})")
-_ASKED = re.compile(r"\bkubectl .{0,200}\bpods?[ /](?P<pod>[a-z0-9][\w.-]{0,252})")  # the command before its output
+_ASKED = re.compile(  # the command before its output, unless it names several pods
+    r"\bkubectl .{0,200}?\bpods?[ /](?:-n \S{1,100} )?(?P<pod>[a-z0-9][\w.-]{0,252})(?! {1,4}[a-z0-9])(?![\w.,-])"
+)
+_ROW = re.compile(r"^(?P<pod>[a-z0-9][a-z0-9.-]{0,252})\s{1,40}(?:Failed|\d{1,3}/\d{1,3})\s")  # of `kubectl get pods`
 _NAME = re.compile(r"^Name:\s{1,40}(?P<pod>[a-z0-9][a-z0-9.-]{0,252})\s*$")  # the first line of a description
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.-]{1,253}/)?(?P<pod>[\w.-]{1,253}) to ")
 _PULLED = re.compile(
@@ -168,18 +171,18 @@ class PodEvents(SignFormat):
         for event in super().read(line):
             if event.kind is _MEMORY and self._last_state and line.number - self._last_state <= _LONGEST_STATE:
                 yield replace(event, kind=_EARLIER_MEMORY)
-            elif event.kind not in (_NO_NODE, _NO_IMAGE):
+            elif event.kind not in (_NO_NODE, _NO_IMAGE, _NODE_SHUT_DOWN):
                 yield event
             elif len(self._waiting) < _MOST_KEPT:
                 self._waiting.append(event if pod is None else replace(event, facts={**event.facts, "pod": pod}))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of pods that got no node or no image."""
+        """Yield the events of pods that got no node or no image, or lost their node and did not start again."""
         yield from (event for event in self._waiting if not self._is_solved(event))
 
     def _pod(self, line: EventLine) -> str | None:
         """Return the pod that the line, the command before it or the description around it names."""
-        found = _POD.search(line.raw) or _ASKED.search(line.before)
+        found = _POD.search(line.raw) or _ROW.match(line.raw) or _ASKED.search(line.before)
         if found is not None:
             return found["pod"]
         if self._described is None or line.number - self._described[0] > _LONGEST_DESCRIPTION:
@@ -198,13 +201,15 @@ class PodEvents(SignFormat):
         elif _STARTED.search(text):
             self._placed.add(pod)
             # another container of the pod may lack its image, but then the kubelet repeats that it cannot pull it
-            self._waiting = [event for event in self._waiting if not _lacks_image(event, pod)]
+            self._waiting = [event for event in self._waiting if not _is_over(event, pod)]
 
     def _is_solved(self, event: Event) -> bool:
         """Whether the pod of an event got its node or its image."""
         pod = event.facts.get("pod")
         if pod is not None and pod in self._went_on:
             return True
+        if event.kind is _NODE_SHUT_DOWN:
+            return False
         if event.kind is _NO_IMAGE:
             pods = {of for of, image in self._pulled if image == event.facts["image"]}
         else:
@@ -213,7 +218,7 @@ class PodEvents(SignFormat):
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """Add the pod that the line names, or the description around it if the line is a part of one."""
-        named = _POD.search(line.raw)
+        named = _POD.search(line.raw) or _ROW.match(line.raw)
         pod = self._pod(line) if named is not None or event.kind is _NODE_SHUT_DOWN else None
         return event if pod is None else replace(event, facts={**event.facts, "pod": pod})
 
@@ -221,7 +226,9 @@ class PodEvents(SignFormat):
 FORMAT = PodEvents
 
 
-def _lacks_image(event: Event, started: str | None) -> bool:
-    """Whether an event is about an image of a pod that then started; None is a pod without a name."""
+def _is_over(event: Event, started: str | None) -> bool:
+    """Whether an event is about an image or the node of a pod that then started; None is a pod without a name."""
     pod = event.facts.get("pod")
+    if event.kind is _NODE_SHUT_DOWN:
+        return pod is not None and pod == started
     return event.kind is _NO_IMAGE and (pod is None or started is None or pod == started)

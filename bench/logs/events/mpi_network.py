@@ -190,8 +190,8 @@ _SIGNS = (
         ),
     ),
     (
-        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[btl_tcp\S*\] (?P<error>received unexpected process "
-        r"identifier|remote peer unexpectedly closed connection)",
+        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[(?:\S{1,80}/)?btl_tcp\S*\] "
+        r"(?P<error>received unexpected process identifier|remote peer unexpectedly closed connection)",
         MessageKind(
             "tcp-handshake",
             Role.NETWORK,
@@ -205,7 +205,7 @@ _SIGNS = (
     ),
     (
         # Open MPI prints the address and the size only if the kernel could not use the address (EFAULT)
-        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[btl_tcp\S*\] mca_btl_tcp_frag_\w+: "
+        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[(?:\S{1,80}/)?btl_tcp\S*\] mca_btl_tcp_frag_\w+: "
         r"(?P<call>readv|writev) error \(0x[0-9a-f]+, (?P<num_bytes>\d+)\)",
         MessageKind(
             "mpi-bad-buffer",

@@ -17,7 +17,11 @@ FATAL = MessageKind(
     0.85,
     "correct the file or setting that the message names; the lines below it name the function",
 )
-_RANK = re.compile(r"^\s{0,20}(?:\[1,\d{1,7}\]<std\w{3}>:)?\s{0,20}\[(\d{1,7})\](?=\s|$)")  # printed by OpenFOAM
+_RANK = re.compile(  # printed by OpenFOAM, after the label of a launcher or a timestamp
+    r"^\s{0,20}(?:\[[\w.@-]{0,80},?\d{1,7}\]<std\w{3}>:|\[pod/\S{1,200}\]|\d{1,7}:(?= \[)|"
+    r"\d{4}-\d\d-\d\d[T ][\d:.,]{8,20}Z?)?"
+    r"\s{0,20}\[(\d{1,7})\](?=\s|$)"
+)
 _FATAL = re.compile(r"--> FOAM FATAL (?:IO )?ERROR\s?:?\s*(?:\(openfoam[^)]{0,40}\))?\s*(?P<error>.*)")
 _FILE = re.compile(r"^(?:file|in file): (?P<file>\S.{0,300}?)(?: at line \d+.*| from line \d+.*)?\.?$")
 _ENDS = re.compile(r"^(?:From |FOAM (?:parallel run )?(?:exiting|aborting)|in file )")

@@ -125,7 +125,7 @@ class PySpy(EventFormat):
             return
         line, _, program = self._rows[blocked[0]]
         num_others = sum(other == program for _, _, other in self._rows.values()) - 1
-        if num_others + 1 >= _LEAST:
+        if num_others + 1 >= _LEAST and program in {self._rows[pid][2] for pid in waiting if pid in self._rows}:
             yield event_of(_IN_KERNEL, line, pid=blocked[0], facts={"num_others": num_others})
 
 

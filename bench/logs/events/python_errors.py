@@ -12,11 +12,14 @@ from typing import Any
 
 from bench.logs.events import _ends
 from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+from bench.logs.readers import _lines
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
     r"(?:[A-Za-z][\w.-]{0,100}\d(?:[\w.-]{0,100})?: "  # a host, as pdsh prints it
-    r"|\[(?P<host>[A-Za-z][\w.-]{0,100}\d[\w.-]{0,100})(?::\d{1,4})?\]:?\s)?"  # a host, and the rank on it
+    r"|\[(?P<host>[A-Za-z][\w.-]{0,100}\d[\w.-]{0,100}(?=:\d)|(?=" + _lines.HOST_NAME + r")[\w.-]{1,200})"
+    r"(?::\d{1,4})?\]:?\s"  # a host, and the rank on it
+    r"|\[[A-Za-z][\w.-]{0,100}\d[\w.-]{0,100}\]:?\s)?"  # a GPU, a model or another word
     r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: "
     r"(?P<message>.*))?$"
 )
@@ -229,9 +232,12 @@ class _Continued:
     Lines of other processes may be between them.
     """
 
-    def __init__(self, event: Event, is_traced: bool) -> None:
-        """Begin with the first line of a message. `is_traced`: whether another exception is printed below it."""
-        self._event, self.is_traced = event, is_traced
+    def __init__(self, event: Event, is_traced: bool, rank: int | None) -> None:
+        """Begin with the first line of a message.
+
+        `is_traced`: whether another exception is printed below it. `rank`: the rank that a launcher printed before it.
+        """
+        self._event, self.is_traced, self.rank = event, is_traced, rank
         self._parts: list[str] = []
         self._nested: re.Match[str] | None = None
 
@@ -249,7 +255,7 @@ class _Continued:
         if self.is_traced:
             self._nested = _NESTED.match(rest) or self._nested
             return is_indented or not text
-        if not text or not (is_indented or text.endswith(":")) or _RAISED.match(text):
+        if not text or not (is_indented or (self._parts and text.endswith(":"))) or _RAISED.match(text):
             return False
         if text.startswith((_BEGIN, _FRAME)) or _CHAINED.match(text) is not None:
             return False
@@ -346,15 +352,18 @@ class PythonErrors(EventFormat):
         is_wrapper = bool(_WRAPPER.search(found[0]))
         if _CONTINUES.search(found["message"] or "") and not is_wrapper and len(self._continues) < _MOST_LABELS:
             self.claimed = line.number
-            self._continues[label] = _Continued(event, found["message"].rstrip().endswith(_TRACED))
+            self._continues[label] = _Continued(event, found["message"].rstrip().endswith(_TRACED), line.label)
         else:
             yield from self._unwrapped(event, label, is_wrapper)
 
     def _continued_by(self, line: EventLine) -> Iterator[Event]:
         """Add a line to the messages that it continues, and yield the exceptions whose message has ended."""
         for label, continued in list(self._continues.items()):
-            begin = line.raw.find(label) if label else 0
-            rest = line.raw[begin + len(label) :] if begin >= 0 else None
+            tag = _lines.TAG.match(line.raw) if continued.rank is not None else None
+            raw = line.raw if tag is None else line.raw[tag.end() :]
+            begin = raw.find(label) if label else 0
+            is_own = begin >= 0 and line.label == continued.rank
+            rest = raw[begin + len(label) :] if is_own else None
             is_open = continued.add(line, rest)
             if rest is not None and continued.is_traced and is_open:
                 self._nested_line = line.number

@@ -29,19 +29,26 @@ _LABEL = (
 _SHELL = r"(?:[\w./-]{0,200}?(?:\b(?:ba|da|z|k)?sh|slurm_script|\.(?:sbatch|slurm|job))|(?:/usr/bin/)?env)"
 _PROGRAM = r"['\"\u2018]?(?P<program>[\w./+-]{1,300})['\"\u2019]?"
 _NOT_FOUND = re.compile(
-    rf"{_LABEL}(?<![\w./-]){_SHELL}(?:: line \d{{1,9}}|: \d{{1,9}})?: {_PROGRAM}: "
+    rf"{_LABEL}(?<![\w./-]){_SHELL}(?:: line \d{{1,9}}|: \d{{1,9}})?: (?:exec: )?{_PROGRAM}: "
     r"(?P<error>(?:command )?not found|No such file or directory)\s*$"
 )
 _BUILT_IN = (".", "cd", "source", "module", "export", "ulimit", "exec")
-_EXIT = re.compile(r"\b(?:code|status)['\"]?[ :=]{1,3}127\b")
-_EXIT_ON = re.compile(r"(?<![\w.@-])(?P<host>[A-Za-z][\w.-]{0,252}): (?:ssh exited|tasks? \d)")
-_STARTS_JOB = re.compile(
-    r"(?:^|/)(?:torchrun|deepspeed|accelerate|horovodrun|composer|colossalai|mpirun|mpiexec|orterun|prterun|srun|jsrun|"
-    r"aprun|ray|python[\d.]{0,6})$"
+_EXIT = re.compile(r"(?<!non-zero exit )\b(?:code|status)['\"]?[ :=]{1,3}127\b")
+_OF_LAUNCHER = re.compile(  # a script may also print the code of a helper
+    r"srun: |exited with|terminated with|[Ee]xit code: |exits with|died unexpectedly with|returned exit"
 )
+_NO_LIBRARY = "error while loading shared libraries"  # the loader then ends with code 127, too
+_EXIT_ON = re.compile(r"(?<![\w.@-])(?P<host>[A-Za-z][\w.-]{0,252}): (?:ssh exited|tasks? (?P<rank>\d{1,7}))")
+_TASK = re.compile(r"^\s{0,10}(\d{1,7}): ")  # printed by `srun --label`, also if the first lines are not of rank 0
 _MOST_OPEN = 1_000
 _PYTHON = re.compile(r"(?:^|/)python[\d.]{0,6}$")  # scripts try several names
-_MOST_AFTER = 2  # lines after another program that was not found, at the end of a log
+_RAY = re.compile(r"(?:^|/)ray$")
+# Lines after a program that was not found, at the end of a log. A script may print more after its launcher failed.
+_MOST_AFTER, _MOST_AFTER_LAUNCHER = 2, 30
+_LAUNCHER = re.compile(
+    r"(?:^|/)(?:torchrun|deepspeed|accelerate|horovodrun|composer|colossalai|mpirun|mpiexec|orterun|prterun|srun|jsrun|"
+    r"aprun)$"
+)
 
 
 class MissingPrograms(EventFormat):
@@ -50,6 +57,7 @@ class MissingPrograms(EventFormat):
     hints = (
         "not found",
         "No such file or directory",
+        "error while loading shared",
         "code 127",
         "code: 127",
         "code=127",
@@ -59,9 +67,10 @@ class MissingPrograms(EventFormat):
 
     def __init__(self) -> None:
         """Start without a missing program."""
-        self._missing: dict[str | None, Event] = {}  # a host -> the last program that its shell did not find
+        # a host and a rank -> the last program that the shell did not find; None if not known
+        self._missing: dict[tuple[str | None, int | None], Event] = {}
         self._last: Event | None = None  # a program that starts the job, not found shortly before
-        self._num_after = 0
+        self._left = 0  # lines that may follow `_last`
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
@@ -72,35 +81,39 @@ class MissingPrograms(EventFormat):
         """Keep a program that was not found. Yield its event at a report of exit code 127."""
         found = _NOT_FOUND.match(line.raw)
         if found is not None and found["program"] not in _BUILT_IN:
-            self._keep(event_of(_NO_PROGRAM, line, found, printed=line.text))
+            self._keep(event_of(_NO_PROGRAM, line, found, printed=line.text), line.label, line.raw)
             return
         if self._last is not None and line.text:
-            self._num_after += 1
-            if self._num_after > _MOST_AFTER:
+            self._left -= 1
+            if self._left < 0:
                 yield replace(self._last, kind=_MAY_GO_ON)
                 self._last = None
-        if self._missing and _EXIT.search(line.text):
+        if self._missing and _NO_LIBRARY in line.text:
+            self._missing = {}
+        if self._missing and _EXIT.search(line.text) and _OF_LAUNCHER.search(line.text):
             named = _EXIT_ON.search(line.text)
-            yield from self._ended(named["host"] if named is not None else None)
+            host, rank = (named["host"], named["rank"]) if named is not None else (None, None)
+            yield from self._ended(host, int(rank) if rank is not None else None)
 
-    def _keep(self, event: Event) -> None:
-        """Keep the last program that a host lacks. A shell says `not found` only of programs, and not of files."""
-        before = self._missing.get(event.host)
-        is_file = event.facts["error"].startswith("No such")
-        if before is not None and is_file and not before.facts["error"].startswith("No such"):
-            return
-        if event.host in self._missing or len(self._missing) < _MOST_OPEN:
-            self._missing[event.host] = event
-        if _STARTS_JOB.search(event.facts["program"]):
-            self._last, self._num_after = event, _MOST_AFTER if _PYTHON.search(event.facts["program"]) else 0
+    def _keep(self, event: Event, label: int | None, raw: str) -> None:
+        """Keep the last program that a process lacks. `label`: the rank that a launcher printed before its line."""
+        place = (event.host, label if label is not None else _task(raw))
+        if self._missing.pop(place, None) is not None or len(self._missing) < _MOST_OPEN:
+            self._missing[place] = event
+        left = _lines_after(event.facts["program"])
+        if left is not None:
+            self._last, self._left = event, left
 
-    def _ended(self, host: str | None) -> Iterator[Event]:
-        """Yield the program that a host lacks whose command ended with code 127. None is a host that is not known."""
-        names = [name for name in self._missing if None in (name, host) or _short(name) == _short(host)]
-        if host is None and len(names) > 1:
+    def _ended(self, host: str | None, rank: int | None) -> Iterator[Event]:
+        """Yield the program that a process lacks that ended with code 127. None is a host or rank that is not known."""
+        places = [place for place in self._missing if None in (place[0], host) or _short(place[0]) == _short(host)]
+        if host is None and len({of for of, _ in places}) > 1:
             return
-        for name in names:
-            event = self._missing.pop(name)
+        places = [place for place in places if None not in (place[1], rank) and place[1] == rank] or places
+        for of in dict.fromkeys(of for of, _ in places):
+            place = [place for place in places if place[0] == of][-1]
+            event = self._missing[place]
+            self._missing = {each: kept for each, kept in self._missing.items() if each[0] != of}
             yield event if event.host is not None else replace(event, host=host)
             if self._last is not None and self._last.line == event.line:
                 self._last = None
@@ -112,6 +125,20 @@ class MissingPrograms(EventFormat):
 
 
 FORMAT = MissingPrograms
+
+
+def _lines_after(program: str) -> int | None:
+    """Return how many lines may follow if a program that starts the job was not found. None is another program."""
+    if _PYTHON.search(program):
+        return 0
+    if _RAY.search(program):
+        return _MOST_AFTER
+    return _MOST_AFTER_LAUNCHER if _LAUNCHER.search(program) else None
+
+
+def _task(raw: str) -> int | None:
+    found = _TASK.match(raw)
+    return int(found[1]) if found is not None else None
 
 
 def _short(host: str | None) -> str:

@@ -22,6 +22,12 @@ FENCE = "```"  # surrounds code in Markdown; the log ends at the closing fence
 LONGEST = 1 << 20  # characters; no row, banner or message is longer
 LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 
+# The name of a host in brackets before a line. A model's name, such as `[llama3]`, may begin the lines of all ranks.
+HOST_NAME = (
+    r"(?:[A-Za-z][\w.]{0,30}-){0,3}(?:node|host|nid|worker|master|server|compute|dgx|hgx|pod|gpu-|ip-\d|cn-?\d|vm-?\d)"
+    r"[\w.-]{0,100}[\]:]"
+)
+
 _TIME = r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
 _PREFIX = re.compile(
     r"(?:"
@@ -58,6 +64,7 @@ _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 # The most common prefix of lines. Removing it from many lines at once is far cheaper than line by line.
 _TAG = r"\[[A-Za-z0-9_.@:-]{1,255},\s?[0-9]+\]<std(?:out|err)>:"
 _TAGS = re.compile(rf"\n{_TAG}")
+TAG = re.compile(_TAG)  # printed by mpirun before a line
 # Most lines of a large log are messages of NCCL. Only NCCL's version is a result.
 _INFO = "NCCL INFO "
 _MESSAGES = re.compile(
