@@ -333,9 +333,7 @@ class ProgressReader:
         self._uncaught: set[int] = set()
         self._after_event, self._altogether = _AFTER_EVENT, _ALTOGETHER
         self._not_sampled = 0
-        self._execs: list[
-            tuple[int, str]
-        ] = []  # the lines that name a program of OpenFOAM, which is printed as it begins
+        self._execs: list[tuple[int, str]] = []  # (line, program) for each program of OpenFOAM that began
         self._verdict = 0  # the last line with which nccl-tests reports correct results
         self._restored = 0  # the last line about a trial that Ray Tune restores
         self._trials: bool | None = None  # whether all rows of Ray Tune's table of trials so far are successful
