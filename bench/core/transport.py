@@ -305,7 +305,7 @@ class Transport(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait for all ranks of the world. If the ranks were separated, wait for the ranks of this rank's part."""
+        """Wait for all ranks of the world. After `separate`, wait only for the ranks in the same part as this rank."""
 
     def before_each(self) -> None:
         """Synchronise the ranks before an isolated call."""

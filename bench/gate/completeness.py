@@ -219,7 +219,7 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 
 
 def _header_has_factors(header: Header, rule: GateRule) -> bool:
-    """Check whether the job measured with the factors of the rule.
+    """Check whether the job has the factor values that the rule requires.
 
     A log of another tool records no factors, so it never matches a rule that names factors.
     """

@@ -82,8 +82,8 @@ class GateRule:
 class Expect:
     """The expectations of the whole run. An empty field sets no expectation.
 
-    `gpus_per_node`: the expected number of GPUs. Each node's driver must report it, bench.yaml must state it, and a job
-    must have measured on this many GPUs of a node.
+    `gpus_per_node`: the expected number of GPUs. Each node's driver must report this number, bench.yaml must state it,
+        and a job must have used as many GPUs on a node.
     `max_age_s`: the largest age of a figure in seconds.
     """
 

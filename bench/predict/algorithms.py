@@ -185,7 +185,7 @@ _of_loads_inside = attrgetter(*(name for name in _LOADED if name not in _OF_NETW
 
 
 class _LinksKey:
-    """A cache key made of links. Two keys are equal if the links have the same loads, inside one node or between nodes.
+    """A cache key made of links. Two keys are equal if a message loads both sets of links in the same way.
 
     The key does not compare all fields of the links. Code may use `links` only if its result does not depend on the
     other fields.

@@ -72,7 +72,7 @@ class SelectReport(Report):
     wide: bool = False
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer and the machines of each workload, and then the derivation."""
+        """Yield the answer, then the machines for each workload, and then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
             yield Heading(decision.answer(selection).text)

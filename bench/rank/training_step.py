@@ -1,8 +1,8 @@
 """Measure a training step, and where its time goes.
 
-A launch alternates blocks of full steps with blocks of twins. A twin is a step that leaves out one cause of delay, such
-as the exchange. Two measurements show the cost of a cause: clocks inside the full step, and the time that the twin
-saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
+A twin is a training step that leaves out one cause of delay, such as the exchange. A launch alternates blocks of full
+steps with blocks of each twin. Two measurements show the cost of a cause: clocks inside the full step, and the time
+that the twin saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
 """
 
 from __future__ import annotations

@@ -449,7 +449,7 @@ def _label(text: str, end: int) -> str:
 
 
 def _note(lines: dict[str, int], label: str, number: int) -> None:
-    """Note a line of a process, unless there are too many processes."""
+    """Store the number of a process's line. Processes beyond the limit are ignored."""
     if label in lines or len(lines) < _MOST_LABELS:
         lines[label] = number
 

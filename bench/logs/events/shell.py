@@ -128,7 +128,10 @@ FORMAT = MissingPrograms
 
 
 def _lines_after(program: str) -> int | None:
-    """Return how many lines may follow if a program that starts the job was not found. None is another program."""
+    """Return how many lines a log may have after the line that says that this program was not found.
+
+    If more lines follow, the job went on without the program. The result is None if the program does not start jobs.
+    """
     if _PYTHON.search(program):
         return 0
     if _RAY.search(program):
