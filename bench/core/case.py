@@ -462,7 +462,7 @@ class Case:
 
     @property
     def is_ladder(self) -> bool:
-        """Whether pairs are measured in rounds, of which each depends on the results of the earlier rounds."""
+        """Whether pairs are measured in rounds. The results of a round decide which pairs the next round measures."""
         return self.schedule == "ladder"
 
     @property
