@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 
 from bench.core import plugins
 from bench.core.wrapping import quoted
-from bench.logs.progress import NOTHING_LATER, UNCAUGHT, Course, Later, ProgressReader, rank_label, stream_of
+from bench.logs.line_labels import rank_label, stream_of
+from bench.logs.progress import NOTHING_LATER, UNCAUGHT, Course, Later, ProgressReader
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes

@@ -249,3 +249,23 @@ def test_an_equal_message_after_further_steps_is_kept() -> None:
     text = ERROR + "step 1\n" + ERROR + "step 2\n" + ERROR + ERROR
     assert [event.line for event in pieces(text, 100).events()] == [1, 5]
     assert [event.line for event in pieces(ERROR * 4, 100).events()] == [1]
+
+
+def test_the_lines_after_each_message_are_read_one_by_one() -> None:
+    reader = ProgressReader()
+    assert reader.wants(1 << 18)
+    assert not reader.wants(1)  # far from a message, only samples are read
+    reader.event_found(1, None)
+    assert reader.wants(1 << 18)
+    assert not reader.wants(1)
+
+
+def test_a_damaged_file_with_many_restarts_fills_no_memory() -> None:
+    reader = ProgressReader()
+    for number in range(1, 20_001, 2):
+        reader.read(number, "restarting worker group", None)
+        reader.read(number + 1, f"step {number}", None)
+    assert reader.num_restarts == 1_024
+    assert reader.num_marks == 10_000
+    (series,) = reader._series.values()
+    assert len(series) < 1_200
