@@ -23,6 +23,7 @@ from bench.controller.jobs import Site
 from bench.controller.more_launches import more_launches
 from bench.controller.run import RunResult
 from bench.core import printable
+from bench.core.codes import UNCODED
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -33,6 +34,7 @@ from bench.core.errors import (
     RefusedError,
     UsageError,
 )
+from bench.core.record import Failure
 from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.predict import expected
@@ -168,11 +170,25 @@ def _profiled(folder: Path) -> str:
 def nothing_measured(ran: RunResult) -> BenchError:
     """Return the error to raise if all jobs failed before their first row.
 
-    The error names each reason only once, even if several jobs have this reason.
+    The error names each reason once, with the number of jobs that failed for this reason.
     """
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
-    reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
+    jobs_of: dict[str, list[str]] = {}
+    for job, failure in ran.failed.items():
+        jobs_of.setdefault(_reason_key(failure), []).append(job)
+    reasons = [
+        ran.failed[jobs[0]].what + (f" ({len(jobs)} jobs failed like this)" if len(jobs) > 1 else "")
+        for jobs in jobs_of.values()
+    ]
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
+
+
+def _reason_key(failure: Failure) -> str:
+    """Return a key that is equal for failures that differ only in the files with their output."""
+    if failure.code == UNCODED:
+        return failure.what
+    facts = {name: fact for name, fact in failure.facts.items() if name not in ("log", "output")}
+    return f"{failure.code} {failure.rank} {failure.host} {sorted(facts.items())}"
 
 
 def exit_code(document: Document, ran: RunResult) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.core.case_argv import own_case
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.diagnose.ladder import first_rounds
@@ -23,7 +24,7 @@ from bench.results.document import Summary
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d{1,9}):)?(\d{1,9})-(\d{1,9})")
 _FIRST_STAGES = [STAGES.index(name) for name in ("screen", "node")]
-_COPY_OPTIONS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
+_COPY_FACTORS = ("engine", "access", "via", "graph", "share_gpu")
 Row = tuple[int, int, float, int, int]  # a row as PairSamples.of takes it
 
 
@@ -122,8 +123,9 @@ def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
 
     Jobs with different schedules, directions or kinds of copy load links differently.
     """
-    schedule = "ladder" if "ladder" in header["case"] else "full"
-    kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
+    case = own_case(header["case"])
+    schedule = "ladder" if case is not None and case.is_ladder else "full"
+    kind = (schedule, *(getattr(case, name, None) for name in _COPY_FACTORS))
     return header["transport"], header["direction"], kind, str(places(header))
 
 
@@ -153,10 +155,6 @@ def _diagnosed(
         jobs,
         verdict,
     )
-
-
-def _option(case: Sequence[str], name: str) -> str | None:
-    return case[case.index(name) + 1] if name in case[:-1] else None
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.core.case_argv import own_case
 from bench.core.record import Header
 from bench.gate.gate_input import attempt_number, host_of, hosts, job_of_attempt
 from bench.gate.messages import GateFailure
@@ -183,7 +184,8 @@ def plan_of_retest(
     The plan ignores faults that a measurement cannot repair. For example, the run is modelled, or is from another
     cluster.
     """
-    ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
+    cases = {name: own_case(job["case"]) for name, job in planned.items()}
+    ladders = tuple(name for name, case in cases.items() if case is not None and case.is_ladder)
     sizes: dict[str, set[int]] = {}
     whole: set[str] = set()
     climb = bool(failed)

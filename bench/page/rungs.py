@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bench.core.case_argv import own_case
 from bench.core.codes import Coded
 from bench.core.record import Flag, known
 from bench.core.units import format_size
@@ -207,8 +208,8 @@ def _interval(rung: Rung) -> str:
 
 def _kind(document: Document, row: Summary) -> str:
     if row.pattern in _COPIES or row.pattern == "peer_copy":
-        case = document.headers[row.job].case
-        by_kernel = "--engine" in case[:-1] and case[case.index("--engine") + 1] == "sm"
+        case = own_case(document.headers[row.job].case)
+        by_kernel = case is not None and case.engine == "sm"
         if row.pattern == "peer_copy" and not by_kernel:
             return "peer"
         return "kernel" if by_kernel else "copy"

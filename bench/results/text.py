@@ -9,6 +9,7 @@ from functools import lru_cache
 from string import ascii_lowercase
 
 from bench.core import hostlist
+from bench.core.case_argv import own_case
 from bench.core.record import Header
 from bench.core.units import format_size
 from bench.results.document import Summary
@@ -40,8 +41,8 @@ _LIKE = {
 
 def like(header: Header) -> str:
     """Return the tool whose statistics a run shows (`--like`). The result is empty for linkbench's own statistics."""
-    case = list(header.case)
-    return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
+    case = own_case(header.case)
+    return "" if case is None else case.like
 
 
 def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: bool = False) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands import _progress, run
+from bench.controller.messages import OutcomeCode
 from bench.controller.run import RunResult
 from bench.core.record import Failure
 from bench.figures import _style
@@ -24,9 +25,14 @@ MODELLED = ("run", str(ROOT / "scenarios/smoke.yaml"), "--cluster", "p4d-1", "--
 
 
 def test_a_reason_that_jobs_share_is_printed_once() -> None:
-    what = "no rank reported why; its output is in results/1/{}.log"
-    ran = RunResult(Path("results/1"), {job: Failure(what.format(job)) for job in ("a-mpi-1x2", "b-mpi-1x2")})
-    assert str(run.nothing_measured(ran)).count(what.format("*")) == 1
+    def failure(job: str, exit_code: int) -> Failure:
+        facts = {"how": f"ended with exit code {exit_code}", "log": f"{job}.log", "exit_code": exit_code}
+        return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher="mpirun", **facts)
+
+    failed = {"a": failure("a", 1), "b": failure("b", 1), "c": failure("c", 7)}
+    printed = str(run.nothing_measured(RunResult(Path("results/1"), failed)))
+    assert [printed.count(f"{job}.log") for job in failed] == [1, 0, 1]
+    assert "(2 jobs " in printed and "(3 jobs" not in printed
 
 
 def test_an_impossible_folder_of_plots_is_refused_before_anything_is_measured(
