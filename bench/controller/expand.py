@@ -274,7 +274,7 @@ def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded |
 def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     """Return why the transport, the launcher or the tool cannot run the job on this site, or None if they can."""
     case, cluster, machine = spec.case, site.cluster, site.machine
-    its = traits(case.transport)
+    its = case.traits
     if its.modelled and case.pattern in NOT_MODELLED:
         return Coded.of(PlanSkipCode.NOT_MODELLED)
     # With an instance type, preflight checks whether this machine can be of this type and has the transport.
@@ -362,7 +362,7 @@ def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
     If measuring all sizes takes longer than `share_s`, some sizes are omitted.
     """
     case = spec.case
-    if share_s is None or traits(case.transport).modelled:
+    if share_s is None or case.traits.modelled:
         return case
     num_rows = len(case.sizes) * len(case.modes) * count_rounds(case, spec.world, site.patterns[case.pattern])
     sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // num_rows)

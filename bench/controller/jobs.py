@@ -236,7 +236,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
-        mpi=machine.mpi if traits(case.transport).over_mpi or tool else "",
+        mpi=machine.mpi if case.traits.over_mpi or tool else "",
     )
     pattern_name, *arguments = command_argv(case)
     words = ["-m", f"bench.{pattern_name}", *arguments]
@@ -304,7 +304,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     result is the number of rounds if no pair is slow.
     """
     if case.is_ladder and pattern.topology == "pairs":
-        num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
+        num_nics = len(case.nics) or (world.ranks_per_node if case.traits.on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 
@@ -328,7 +328,7 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMach
 
 
 def _estimate_s(case: Case, num_rows: int, world: World, num_twins: int) -> float:
-    its = traits(case.transport)
+    its = case.traits
     if its.modelled:
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
     sides = 2 if case.aggressor else num_twins  # each row is measured without aggressors and with them

@@ -13,7 +13,6 @@ from bench.controller.jobs import Job, JobSpec, job_of
 from bench.controller.messages import ControllerError
 from bench.controller.run import RunContext
 from bench.core.errors import MeasurementError, NotInstalledError, UsageError
-from bench.core.traits import traits
 from bench.probes import nsys
 from bench.store import runs
 
@@ -32,7 +31,7 @@ def check(kind: str, jobs: Iterable[Job]) -> Job:
     if kind == "torch" and importlib.util.find_spec("torch") is None:
         raise NotInstalledError.of(ControllerError.NO_TORCH_PROFILER)
     for job in jobs:
-        if not job.tool and not job.manifest and not traits(job.case.transport).modelled:
+        if not job.tool and not job.manifest and not job.case.traits.modelled:
             if batch.needed([job], os.environ):
                 raise UsageError.of(ControllerError.PROFILE_ELSEWHERE)
             return job

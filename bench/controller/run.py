@@ -30,7 +30,6 @@ from bench.core.record import Failure, Record
 from bench.core.remarks import CodedRemark
 from bench.core.secret_values import resolved
 from bench.core.skips import SkipCode
-from bench.core.traits import traits
 from bench.core.units import format_duration
 from bench.store import jsonl, run_lock, runs
 
@@ -84,7 +83,7 @@ class RunContext:
         """
         for job in jobs:
             resolved(job.env)  # raises an error if a value refers to a variable that is not set
-        if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
+        if not self.check_hosts or all(job.case.traits.modelled for job in jobs):
             return LinkTest()
         note = survey.waiting_note(self.site.cluster)
         if note is not None:

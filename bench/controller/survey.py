@@ -26,7 +26,6 @@ from bench.controller.messages import FindingCode
 from bench.core import hostlist
 from bench.core.errors import RefusedError
 from bench.core.seal import SECRET_VARIABLE
-from bench.core.traits import traits
 from bench.probes import host as probe
 from bench.probes import links as link_probe
 from bench.probes import versions
@@ -68,8 +67,8 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
     If the cluster names no hosts, the result also names no hosts.
     """
-    real = [job for job in jobs if not traits(job.case.transport).modelled]
-    meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
+    real = [job for job in jobs if not job.case.traits.modelled]
+    meets = any(job.world.num_nodes > 1 and job.case.traits.rendezvous for job in real)
     return Wanted(
         hosts=tuple(cluster.hosts[: max((job.world.num_nodes for job in real), default=0)]),
         ranks_per_node=max((job.world.ranks_per_node for job in real), default=1),
@@ -91,7 +90,7 @@ def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     """
     found: dict[NamedNic, None] = {}
     for job in jobs:
-        its = traits(job.case.transport)
+        its = job.case.traits
         for nic in job.case.nics:
             found[NamedNic("`nics:`", nic.partition(":")[0], adapter=not its.only_interfaces)] = None
         if not its.nic_list:
@@ -169,7 +168,7 @@ def ask(site: Site, jobs: Sequence[Job], results: Path, *, node: bool = False, m
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
-    real = [job for job in jobs if not traits(job.case.transport).modelled]
+    real = [job for job in jobs if not job.case.traits.modelled]
     found = preflight.local_findings(cluster, real, site)
     python = cluster.python or machine.python
     if needs.hosts:

@@ -34,7 +34,7 @@ from bench.core.training_step import (
     show_injected,
     timed_layers,
 )
-from bench.core.traits import names_obeying, traits
+from bench.core.traits import Traits, names_obeying, traits
 from bench.core.units import format_size, parse_duration
 
 MODES = ("both", "isolated", "pipelined")
@@ -459,6 +459,11 @@ class Case:
         if self.is_ladder and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the transport."""
+        return traits(self.transport)
 
     @property
     def is_ladder(self) -> bool:

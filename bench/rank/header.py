@@ -15,7 +15,6 @@ from bench.core.case_argv import to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
 from bench.core.remarks import CodedRemark
-from bench.core.traits import traits
 from bench.core.transport import Transport
 from bench.core.world import World
 from bench.hardware import catalogue, live
@@ -174,7 +173,7 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
     The links are those of the instance type. A rate that the case states replaces the rate of the instance type.
     """
-    its = traits(case.transport)
+    its = case.traits
     one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
 

@@ -11,7 +11,6 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.program import Group, Round
 from bench.core.record import Record
-from bench.core.traits import traits
 from bench.diagnose import pair_evidence
 from bench.diagnose.ladder import LadderRound, next_rounds
 from bench.diagnose.localise import PairSamples, Places
@@ -22,7 +21,7 @@ from bench.results import stats
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
     """Return the hosts, NICs and racks of the ranks. If the case names no NICs, each GPU of a host counts as a NIC."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
-    of_gpus = clock == "device" or traits(case.transport).on_gpu
+    of_gpus = clock == "device" or case.traits.on_gpu
     found = [placement.nic_of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 

@@ -41,7 +41,6 @@ try:
     from bench.core.ends import EndCode
     from bench.core.option_parsers import Parser
     from bench.core.record import Flag
-    from bench.core.traits import traits
     from bench.core.units import option_duration
     from bench.core.world import RankInfo
     from bench.rank import delivery, heartbeats
@@ -200,7 +199,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
     try:
         delivery.check_output(args.output)
         case = from_args(name, args, planned=args.job is not None)
-        if traits(case.transport).modelled:
+        if case.traits.modelled:
             return _run_modelled(case, args, me)
         from bench.rank import preflight, session  # a modelled run needs none of them
 

@@ -19,7 +19,7 @@ from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
 from bench.core.remarks import CodedRemark
 from bench.core.skips import SkipCode
-from bench.core.traits import names_with, traits
+from bench.core.traits import names_with
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
@@ -35,7 +35,7 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
     """Return the header and the rows of a modelled case. Raises UsageError if the case names no instance type."""
     if not case.instance:
         raise UsageError.of(RankRefusal.MODEL_INSTANCE)
-    if not traits(case.transport).modelled:
+    if not case.traits.modelled:
         case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)

@@ -118,7 +118,7 @@ def nic_of(case: Case, local_rank: int) -> str | None:
     Over MPI, also return None if the case names several NICs. All MPI ranks must reach each other at the start, so no
     rank can be bound to one NIC.
     """
-    if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
+    if not case.nics or (case.traits.over_mpi and len(case.nics) > 1):
         return None
     return case.nics[local_rank % len(case.nics)]
 

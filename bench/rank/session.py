@@ -196,7 +196,7 @@ def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[in
     (--soak).
     """
     host = socket.gethostname()
-    if traits(case.transport).on_gpu:
+    if case.traits.on_gpu:
         address = transport.facts().get("gpu_pci_bus") or _own_address(me)
         reader = (_nvml_reader.open_reader(address) or amd.open_reader(address)) if address else None
         return () if reader is None else (DeviceSampler(reader, host),)
@@ -315,9 +315,9 @@ def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[C
 
 
 def _start_more(case: Case) -> str:
-    if traits(case.transport).on_gpu:
+    if case.traits.on_gpu:
         return "Start more on a machine with more GPUs"
-    if traits(case.transport).launcher == "torchrun":
+    if case.traits.launcher == "torchrun":
         return "Start more: torchrun --nproc-per-node 2"
     return f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
 

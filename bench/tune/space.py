@@ -195,7 +195,7 @@ def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
         for each in known_factors(pattern)
         if applies(each, pattern, case.transport) and (texts := _sensible(each, case))
     ]
-    variables = [_of_variable(name, texts) for name, texts in traits(case.transport).tuned] if pattern.trains else []
+    variables = [_of_variable(name, texts) for name, texts in case.traits.tuned] if pattern.trains else []
     return tuple(each for each in (*found, *variables) if len(each.values) > 1)
 
 

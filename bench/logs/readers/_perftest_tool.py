@@ -21,7 +21,6 @@ from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Skip
-from bench.core.traits import traits
 from bench.core.world import World
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, read_all
 from bench.logs.messages import ToolCode
@@ -178,7 +177,7 @@ _ROUND = {"write": "half a round trip of two writes", "read": "a whole read, the
 
 
 def _in_gpu(case: Case) -> bool:
-    return traits(case.transport).on_gpu
+    return case.traits.on_gpu
 
 
 def _reported(row: ForeignRow) -> dict[str, float]:

@@ -17,7 +17,6 @@ from bench.core.codes import Code
 from bench.core.errors import UsageError
 from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Skip
-from bench.core.traits import traits
 from bench.core.world import World
 from bench.logs.foreign import OK, ForeignRun, read_all
 from bench.logs.messages import ToolCode
@@ -83,7 +82,7 @@ class UcxPerftestTool(Tool):
         words = ["-t", "tag_lat" if _is_latency(case) else "tag_bw"]
         words += ["-s", str(num_bytes), "-n", str(num), "-w", str(warmup)]
         words += [] if _is_latency(case) else ["-O", str(case.window)]
-        return words + (["-m", "cuda"] if traits(case.transport).on_gpu else [])
+        return words + (["-m", "cuda"] if case.traits.on_gpu else [])
 
     def version(self, text: str) -> str | None:
         """Return None, because the program prints no version."""
@@ -91,7 +90,7 @@ class UcxPerftestTool(Tool):
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
         """Return the memory of the buffers."""
-        return {"memory": "device" if traits(case.transport).on_gpu else "host"}
+        return {"memory": "device" if case.traits.on_gpu else "host"}
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Return how the figures are defined."""
