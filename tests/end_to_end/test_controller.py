@@ -420,7 +420,7 @@ def test_an_error_of_a_scenario_names_file_line_and_key(
 @pytest.mark.mpi
 def test_a_pattern_is_added_by_one_file(run: Run, mpirun: Start, tmp_path: Path) -> None:
     copy_package(tmp_path)
-    source = (ROOT / "bench" / "sendrecv.py").read_text(encoding="utf-8")
+    source = (ROOT / "bench" / "sendrecv.py").read_text(encoding="utf-8").replace('"sendrecv"', '"shift"')
     (tmp_path / "bench" / "shift.py").write_text(source, encoding="utf-8")
     env = {"PYTHONPATH": str(tmp_path)}
     ran = run(*mpirun(3), "-m", "bench.shift", "--sizes", "1K", "-n", "3", "--format", "json", env=env)

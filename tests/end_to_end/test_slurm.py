@@ -134,9 +134,9 @@ def rows(site: Path) -> list[int]:
 
 
 def ends(folder: Path) -> set[tuple[str, str]]:
-    """Code and Slurm job of each job's end."""
+    """Code and Slurm job of each job that failed."""
     outcomes = json.loads((folder / "outcomes.json").read_text()).values()
-    return {(outcome["code"], outcome["facts"]["job_id"]) for outcome in outcomes}
+    return {(outcome["code"], outcome["facts"]["job_id"]) for outcome in outcomes if outcome["what"] is not None}
 
 
 def test_make_bench_submits_one_job_for_all_and_prints_the_tables(cluster: Slurm, site: Path) -> None:
