@@ -21,7 +21,7 @@ _MOST_ROWS = 3
 
 
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
-    """Check whether the run's figures have no bound.
+    """Return True if no bound on the run's figures is known.
 
     Rows of a known pattern have a bound if the user named the machine. Rows that were recorded from a running job never
     have a bound.
@@ -112,7 +112,7 @@ def possible(run: ForeignRun) -> Iterator[Coded]:
 
 
 def others() -> Iterator[Coded]:
-    """Yield one line that says that published results of this tool are not collected."""
+    """Yield one line that says that linkbench has no collection of published results of this tool."""
     yield Coded.of(OthersCode.NOT_COLLECTED)
 
 

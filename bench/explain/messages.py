@@ -409,7 +409,7 @@ class OthersCode(OptionalPartsCode):
 class ExplainNote(OptionalPartsCode):
     """The notes below the verdict.
 
-    A note does not explain the result, but a reader should know the note before quoting a figure.
+    A note says what a reader should know before quoting a figure. Notes do not explain the verdict.
     """
 
     ABOVE_PORT = (

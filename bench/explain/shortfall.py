@@ -72,8 +72,8 @@ def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the curve collapses with size; None if it does not collapse.
 
     A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. Both
-    figures are at larger sizes than the peak. If only one size is larger, the function uses the in-place and the
-    out-of-place figure at this size.
+    figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the two figures
+    are the in-place and the out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

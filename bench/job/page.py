@@ -73,7 +73,7 @@ class TrainingPrice:
         return gain_s * self.num_steps * self.num_gpus / 3600
 
     def usd(self, gain_s: float) -> float:
-        """Return the price of these GPU-hours."""
+        """Return the price of the GPU-hours that a gain per step saves over the whole training."""
         return self.gpu_hours(gain_s) * self.usd_per_gpu_hour
 
 
@@ -205,7 +205,7 @@ class JobReport(Report):
         return title
 
     def origin(self) -> str:
-        """Return a text that says who measured the figures, and on which days."""
+        """Return a line that says who measured the figures, and on which days."""
         days = sorted(
             {
                 datetime.fromtimestamp(trace.epoch_s, UTC).date().isoformat()
@@ -373,7 +373,10 @@ def _ms(seconds: float) -> str:
 
 
 def _bar(one: RankParts, longest: float) -> str:
-    """Return a rank's step as a bar of letters. A part that rounds to zero has no letter."""
+    """Draw a rank's step as a row of letters.
+
+    The number of equal letters shows the time of one part. A part that rounds to zero has no letter.
+    """
     letters, done = "", 0.0
     for part, letter in _LETTERS.items():
         done += one.parts[part]

@@ -1,7 +1,7 @@
 """Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
-If a rank uses a device, the parts come from the device's timeline. At each moment, the first state in this list that
-applies is used:
+If a rank uses a device, the parts come from the device's timeline. Each moment belongs to the first of these states
+that applies:
 - A kernel computes.
 - The kernel of a collective runs.
 - A copy runs.
@@ -10,18 +10,18 @@ applies is used:
 While the host waits for the data loader, idle time is data wait. Idle time is host-bound if the host launched the next
 work only after the device had become idle.
 
-Without a device, the parts come from the host's timeline. At each moment, the first state in this list that applies is
-used:
+Without a device, the parts come from the host's timeline. Each moment belongs to the first of these states that
+applies:
 - The host waits for the data loader.
 - An operator computes.
 - A collective is incomplete.
 - The time is host-bound.
 
-A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
-The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
-exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
-continues the previous stall if there is almost no work between the two stalls, and if the rank had already arrived at a
-collective that ends the later stall.
+A *stall* is a time in which a rank only waits for collectives. If a collective ends within a stall, it counts as a
+collective that ends the stall. The stall has two parts: until the last rank arrives at such a collective, its time is
+imbalance; afterwards, its time is exposed exchange. Earlier collectives that still move data while a rank is late do
+not prolong the step. A stall can be a continuation of the previous stall. There must be almost no work between the two
+stalls, and the rank must already have arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
 def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
     """Check whether a collective ended a stall although its recorded end is slightly after the stall.
 
-    All ranks must have arrived at the collective before the stall ended, because no rank can continue earlier.
+    All ranks must have arrived at this collective before the stall ended, because no rank can continue before the last
+    arrival.
     """
     one = job.collectives[index]
     most = min(_RECORDED_LATE_SHARE * (end - start), _RECORDED_LATE_S)
@@ -190,7 +191,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
     """Yield the stalls with the time at which the last rank arrived.
 
-    If a stall continues the previous stall, both have the same arrival time.
+    A stall that continues another stall has the same arrival time as the other stall.
     """
     waits: list[list[Stall]] = []
     for stall in stalls:

@@ -48,7 +48,7 @@ _COLUMNS = [
 class JobSelectPage(Report):
     """The page of a selection.
 
-    `name`: the traces as the user named them.
+    `name`: the name of the traces, as the user typed it.
     """
 
     selection: JobSelection

@@ -24,7 +24,7 @@ GIVEN = "given for this comparison"
 class Priced:
     """The price of one instance, and remarks on the price. An unknown price is None.
 
-    `energy_usd_per_hour`: the cost of the energy of one node. The price does not include this cost.
+    `energy_usd_per_hour`: the cost of the energy of one node, which is not part of the price.
     """
 
     price: Price | None
@@ -92,7 +92,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
     """Check whether `price` was still valid on the day `on`.
 
-    It was still valid if the next known price after this day is the same.
+    This is true if the next known price after this day is equal to `price`.
     """
     if on is None:
         return False
@@ -109,8 +109,9 @@ def check_region(region: str | None, known: Sequence[Instance]) -> None:
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """Return the last earlier price of the same region that differs from `price`, with the day on which it was last
-    seen.
+    """Return the last earlier price in the same region that differs from `price`.
+
+    The date of the result is the day on which this price was last seen.
     """
     before = [
         each
@@ -123,7 +124,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the first day since which the price has not changed."""
+    """Return `price` with the earliest date since which the price has been the same."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:

@@ -48,9 +48,9 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation.
+    """Return the last line of the computation, which states its time.
 
-    The line has the product of the middles of all factors, and the interval of the draws.
+    The line has the time with the middle of each factor, and the interval of the draws.
     """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
@@ -95,7 +95,7 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Combine the calls of the same name into one call, with their mean payload and the prediction of the first call.
+    """Combine calls of the same name into one call, with their mean payload and the prediction of the first of them.
 
     Buckets contain whole tensors, so their sizes differ by a few percent.
     """
@@ -225,8 +225,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    For a machine without published results and without peer access, yield two rates of other machines without peer
-    access. These are the fastest and the slowest rate.
+    If the machine has no published results and no peer access, yield the fastest and the slowest rate of other machines
+    without peer access.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

@@ -202,9 +202,9 @@ def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
 
 
 def _only_between_gpus(run: ForeignRun) -> bool:
-    """Check whether a copy between GPUs failed, but no copy between a GPU and its host.
+    """Check whether copies between GPUs failed, while all copies between a GPU and its host were correct.
 
-    If a test never finished, a remark gives only the name of the test.
+    For a test that never finished, the log's remark states only the name of the test.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]

@@ -110,7 +110,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     """Detect a rate between the rate of the PCIe link and the rate of all NVLinks together.
 
-    If a topology shows that all NVLinks are active, the rate has another reason.
+    If a topology shows that all NVLinks are active, this reason does not apply.
     """
     facts = _inside(evidence)
     links = evidence.machine.links
