@@ -127,7 +127,7 @@ def _offsets(
 
 
 def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, float]:
-    """Return the offsets.
+    """Return the offset of each rank's clock.
 
     If the files of a host state times of the same clock, all ranks of this host get the same offset.
     """

@@ -1,7 +1,8 @@
-"""Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
+"""Add to each modelled row a prediction for a real machine.
 
-A modelled run has the times of its links at full rate. The prediction for the same links also uses published
-measurements. Reports show the modelled times and the predictions. Results files do not store the predictions.
+The times of a modelled run assume that all links reach their full rate, so these times are too short. The prediction
+for the same links also uses published measurements. Reports show the modelled times and the predictions. Results files
+do not store the predictions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distribute a workload over GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
+"""Distribute a workload over GPUs: groups of ranks, the part of the model on each rank, and the bytes of each call."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 class CommGroup:
     """A group of ranks that communicate with each other. The group has `per_node` ranks on each of `num_nodes` nodes.
 
-    `side_by_side`: the number of such groups on each node. These groups send at the same time and share the node's
-    NICs.
+    `side_by_side`: the number of groups of this type on each node. These groups send at the same time and share the
+    node's NICs.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Communication:
 
     @property
     def sent_bytes(self) -> float:
-        """The bytes that busbw counts in a step: calls x S x bus factor.
+        """The bytes that busbw counts in a step: `calls x payload_bytes x bus_factor`.
 
         Without NVLS, these bytes pass through each rank's port.
         """
@@ -70,25 +70,26 @@ class Communication:
 
     @property
     def switched_bytes(self) -> float:
-        """The bytes through one rank's port in a step if the switch adds the data (NVLS): calls x S x (1 + 1/n).
+        """The bytes through one rank's port in a step if the switch adds the data (NVLS).
 
-        n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
-        part of the sum to each rank. Each rank then multicasts this part.
+        The number is `calls x payload_bytes x (1 + 1/n)`, where n is the number of the group's ranks on a node. The
+        switch reads the whole buffer of each rank and returns one part of the sum to each rank. Each rank then
+        multicasts this part.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
 
 def bus_factor(collective: str, size: int) -> float:
-    """Return the bytes through one rank's port divided by the payload, without NVLS (docs/metrics.md)."""
+    """Return the bytes through one rank's port for each byte of the payload, without NVLS (docs/metrics.md)."""
     others = (size - 1) / size
     return {"allreduce": 2 * others, "sendrecv": 1.0, "broadcast": 1.0}.get(collective, others)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """A workload on a number of GPUs.
+    """A workload that is distributed over a number of GPUs.
 
-    `data`: the ranks that train on different samples.
+    `data`: the number of ranks that train on different samples.
     `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
     """
 
@@ -113,7 +114,8 @@ class ParallelLayout:
     def activation_bytes(self) -> float:
         """The bytes of one micro-batch's activations between two layers.
 
-        There are batch x tokens x hidden elements, divided by the number of ranks that share the tokens.
+        The number of elements is `batch x tokens x hidden`, divided by the number of ranks that share the tokens of a
+        sample.
         """
         model, shared = self.workload.model, self.workload.mesh.context
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
@@ -151,7 +153,7 @@ class ParallelLayout:
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def _size_and_stride(self, name: str) -> tuple[int, int]:
-        """Return the number of ranks of a group, and the distance between the numbers of two consecutive ranks."""
+        """Return the number of ranks in a group, and the step from one rank number of the group to the next."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.replicas
         match name:
@@ -225,7 +227,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU's layers."""
+    """Return the sum of all rows, the sum of all columns, and the number of the matrices in one GPU's layers."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -46,7 +46,10 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """The lower bound exceeds the memory of the GPU. `summary`: the message without the calculation."""
+    """A job needs more memory than the GPU has, even according to the lower bound.
+
+    `summary`: the message without the calculation.
+    """
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """Build the message.
@@ -66,9 +69,9 @@ class OutOfMemoryError(UsageError):
 
 
 def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
-    """Return whether the job certainly does not fit in a GPU of this nominal size, or False if the size is unknown.
+    """Return whether the job certainly does not fit in the GPU's memory. If the memory size is unknown, return False.
 
-    Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
+    In data sheets, GB may mean 10^9 bytes or 2^30 bytes: an A100 of "40 GB" has 40,960 MiB. The larger size is assumed.
     """
     return memory_bytes is not None and need.least > memory_bytes / 1e9 * 2**30
 
@@ -154,7 +157,9 @@ def _gathers(found: ParallelLayout) -> bool:
 
 
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
+    """Return the bytes of one layer's activations, and the lower bound of these bytes.
+
+    Both are per token and hidden element, for elements of 2 bytes.
 
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
     inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
@@ -176,7 +181,9 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
 
 
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
+    """Return the bytes that the forward pass keeps of each layer, and their lower bound.
+
+    The unit is the same as in `_layer_bytes`.
 
     Selective recomputation works like torchtitan's option `op`. It keeps the layer's input, the output of attention,
     and the results of half of the matrix multiplications. Full recomputation keeps the layer's input.

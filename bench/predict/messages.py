@@ -364,7 +364,7 @@ class PageNote(Code):
 
 @unique
 class TargetResult(OptionalPartsCode):
-    """Whether the predictions of a class of links meet their target."""
+    """Verdicts on whether the predictions for a class of links meet their target."""
 
     NO_TARGET = "no-target", "no target"
     NO_POINT = (

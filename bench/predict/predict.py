@@ -67,8 +67,10 @@ class Prediction:
     `algorithm`: the name of the algorithm in core/schedules.py, or "" for a copy.
     `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`.
-    `machine`: the instance type. All predictions for one machine use the same draws of its deviation from the pool.
-    `pool`: the name of the evidence. The error that predictions from one pool share cancels in their ratio.
+    `machine`: the instance type. All predictions for one machine use the same draws for the machine's deviation from
+    its pool.
+    `pool`: the name of the evidence. Predictions from one pool share a part of their error, which cancels in the ratio
+    of two such predictions.
     `spread`: the standard deviation of ln(seconds) between machines of one pool.
     `verified`: whether all figures of links and evidence have a source.
     `ideal_s`: the seconds that the links alone need.
@@ -185,7 +187,10 @@ def centres(
 def chosen(
     curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
 ) -> dict[float, Prediction]:
-    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run on this cluster."""
+    """Return the predictions of one algorithm, by payload.
+
+    Raises UsageError if the algorithm cannot run on this cluster.
+    """
     if algorithm not in curves:
         raise UsageError.of(
             Refusal.ALGORITHM_UNKNOWN,
@@ -250,7 +255,7 @@ class _Times:
 
     `known`: whether evidence gives the middle.
     `ranges`: the efficiency for each pair (kind, family) of links.
-    `transfers`: the seconds of the transfers for each pair (kind, family) of links.
+    `transfers`: for each pair (kind, family) of links, the seconds that transfers take.
     """
 
     low_s: float
@@ -265,7 +270,8 @@ class _Times:
 class _StartUp:
     """The start-up time of small messages, and its evidence.
 
-    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
+    `factor`: the middle of `(t - LAUNCH_S) / l`, where t is the time of a small message and l is the latency of the
+    links.
     `half`: half of the width of the interval of ln(factor).
     """
 
@@ -356,9 +362,9 @@ class _Predictor:
         return _start_up(own) if own else cast(_StartUp, all_curves)
 
     def _most_ranks(self) -> int | None:
-        """Return the largest number of ranks that was measured over similar networks.
+        """Return the largest number of ranks in the measurements of similar networks.
 
-        Without such measurements, return the largest number over any network.
+        If no similar network was measured, return the largest number in the measurements of all networks.
 
         Return None inside a node.
         """
@@ -446,8 +452,8 @@ def copy(
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
     No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
-    Its high end assumes half of the rate, because two GPUs may share one PCIe switch, or the host's memory may limit
-    the copies.
+    The high end of the interval assumes half of the rate, because two GPUs may share one PCIe switch, or the host's
+    memory may limit the copies.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

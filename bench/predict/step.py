@@ -158,8 +158,8 @@ def exposed_buckets(
     """Return the seconds that the exchange of gradients continues after the end of the backward pass.
 
     Gradients are assumed to appear evenly during the backward pass. The exchange of a bucket starts when the bucket is
-    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes in which the calls of
-    a step are made.
+    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes among which the calls
+    of a step are divided.
     """
     import numpy as np
 
@@ -182,7 +182,7 @@ def exposed_buckets(
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
     """Return (part, bucket) for each bucket, sorted by the part.
 
-    The bucket is full after this part of the backward pass.
+    `part`: the fraction of the backward pass after which the bucket is full.
 
     Each type of exchange fills its own buckets.
     """

@@ -44,7 +44,10 @@ class TrainingRun:
 
     @property
     def model_family(self) -> str:
-        """The name of the model's type, from its feed-forward blocks and, for a dense model, its size."""
+        """The name of the type of model, such as `gated below 10B`.
+
+        The type depends on the feed-forward blocks and, for a dense model, on the size.
+        """
         model = self.workload.model
         if model.experts > 1:
             return "experts"

@@ -49,7 +49,7 @@ class Narrowing:
 class WholeRun:
     """The whole run on one machine.
 
-    `within`: the share of the draws in which the run meets its limits. Without limits, it is None.
+    `within`: the share of the draws in which the run meets its limits. Without limits, the share is None.
     """
 
     seconds: DrawnRange | None
@@ -69,7 +69,10 @@ def whole_run(each: Candidate, limits: RunLimits, by: str, draws: Draws) -> Whol
 
 
 def _within(each: Candidate, limits: RunLimits) -> float | None:
-    """Return the share of the draws in which the run meets its limits. An unknown cost meets no budget."""
+    """Return the share of the draws in which the run meets its limits.
+
+    If there is a budget and the cost is unknown, the share is 0.
+    """
     import numpy as np
 
     if limits.samples is None or (limits.budget_usd is None and limits.deadline_s is None):
@@ -85,10 +88,12 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 
 
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
-    """Return the unknown quantity that has the largest squared correlation with the figure's logarithm.
+    """Return the unknown quantity that widens the interval of a figure most.
 
-    The interval that would remain is estimated from groups of draws in which this quantity is nearly constant. It is
-    the median over these groups.
+    Its draws have the largest squared correlation with the logarithm of the figure.
+
+    If this quantity were known, a narrower interval would remain. The remaining interval is the median over groups of
+    draws in which this quantity is nearly constant.
     """
     import numpy as np
 

@@ -52,8 +52,8 @@ class TuneVerdict(StrEnum):
 class TuneGain:
     """The time of the baseline / the time of the best setting: 1.1 means that the baseline takes 10 % longer.
 
-    The search tests the pairs several times (LOOKS). The interval is wider than for a single test, so it is valid for
-    all these tests together.
+    The search tests the pairs several times (LOOKS). The interval is valid for all these tests together, so it is wider
+    than the interval of a single test.
 
     `least`: the smallest gain that a search with this number of pairs finds with probability 0.9.
     """
@@ -166,10 +166,10 @@ def _select(
     for_stage: Callable[[], int],
     launches_left: Callable[[], int],
 ) -> tuple[Setting | None, bool]:
-    """Drop the slower half of the settings repeatedly, until one setting is left besides the incumbent.
+    """Drop the slower half of the settings repeatedly, until only one setting and the incumbent are left.
 
     The incumbent and the baseline are part of every block. Return the winner, and whether its launches are clearly
-    faster. The winner is None if no other setting can run.
+    faster than those of the incumbent. The winner is None if no other setting can run.
 
     `for_stage`: returns the number of launches that the stage may use, given the launch times so far.
     `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches
@@ -263,7 +263,7 @@ def _middle(found: TuneSearch, setting: Setting, other: Setting, blocks: Sequenc
 
 
 def _is_faster(differences: Sequence[float]) -> bool:
-    """Check whether log ratios are significantly below zero (_ADOPTED_P), by a sign test or a t test."""
+    """Check by a sign test or a t test whether log ratios are significantly below zero (_ADOPTED_P)."""
     if len(differences) < _FINAL_BLOCKS:
         return False
     error = stdev(differences) / math.sqrt(len(differences))
@@ -272,7 +272,7 @@ def _is_faster(differences: Sequence[float]) -> bool:
 
 
 def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
-    """Return the setting with the smallest ratio to the baseline over all launches."""
+    """Return the setting that is fastest relative to the baseline. All launches of a setting count."""
 
     return min(settings, key=lambda each: ratio_to_baseline(found, each) or math.inf)
 
@@ -309,7 +309,7 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
-    The interval is Student's t interval over pairs. It is valid for all LOOKS together. If the two settings are equal,
+    The interval is Student's t interval over pairs, and is valid for all LOOKS together. If the two settings are equal,
     the launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the
     interval wider.
     """

@@ -123,7 +123,7 @@ def _set_factors(case: Case) -> Iterator[Factor]:
 def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
     """Return the factors that a search with this pattern can fix or vary.
 
-    The result has the pattern's own factors, and a few factors of all patterns.
+    These are the pattern's own factors and a few general factors.
     """
     own = tuple(each for each in FACTORS if each.keys and each.name in pattern.factors)
     shared = ("order", "max_s", "iterations") if pattern.trains else ("sizes", "cache", "max_s", "iterations")
@@ -200,7 +200,10 @@ def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
 
 
 def _sensible(each: Factor, case: Case) -> list[str]:
-    """Return the tuned values of a factor that are allowed in this case. Leave out values with the same effect."""
+    """Return the tuned values of a factor that are allowed in this case.
+
+    If several values have the same effect, only one of them is returned.
+    """
     texts = [text for text in each.tuned if _is_allowed(replace(case, **{each.name: each.parse(text)}))]
     timed = case.timed
     if each.name == "bucket" and timed is not None:  # every bucket size above that of all gradients gives one bucket
