@@ -106,11 +106,11 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """Return what is unknown about an NVLink mesh and may explain a low rate.
+    """Return the unknown property of an NVLink mesh that may explain a low rate.
 
-    Either it is unknown which links the GPUs of the run have, or it is unknown which rate is possible between GPUs
-    without an NVLink. Return None if neither applies. In a hybrid cube mesh of eight V100 GPUs, a pair of GPUs has two
-    NVLinks, one NVLink or none. Pairs without an NVLink use PCIe.
+    The unknown may be the links of the run's GPUs, or the rate between GPUs without an NVLink. Return None if both are
+    known. In a hybrid cube mesh of eight V100 GPUs, a pair of GPUs has two NVLinks, one NVLink or none. Pairs without
+    an NVLink use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -130,7 +130,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    If so, the rate of a GPU's port is at least the sum of the rates of its links to all other GPUs.
+    In a fully connected mesh, the rate of a GPU's port is at least the sum of the rates of its links to all other GPUs.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
@@ -166,9 +166,9 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """Return the bound that limits the rate most; None if no bound of these kinds is known.
+    """Return the bound that limits the rate most; None if no bound is known.
 
-    These kinds are hard bounds, traffic bounds, and rates of the network.
+    Only hard bounds, traffic bounds and rates of the network are considered.
     """
     found = []
     for bound in evidence.bounds:
@@ -216,7 +216,7 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether a bridge may join more than two cards, so that the number of NVLinks between two cards is unknown.
 
-    The rate between the cards must also be above the rate of PCIe. Otherwise, the result is False.
+    If the rate between the cards is not above the rate of PCIe, the result is False.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:

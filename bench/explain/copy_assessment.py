@@ -96,8 +96,8 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
     """Assess host copies over unknown links.
 
-    The verdict names the PCIe links for which the measured rates are normal. The result is None if there is no such
-    PCIe link.
+    The verdict names the PCIe links for which the measured rates are normal. The result is None if no PCIe link fits
+    the rates.
     """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
@@ -137,10 +137,9 @@ def _through_host(evidence: CopyEvidence, test: CopyTest) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """Assess one direction by published copies on the same machine. If there are none, use the rate of the link.
+    """Assess one direction by published copies on the same machine or, without such copies, by the rate of the link.
 
-    Other machines with this GPU and link may reach only a small share of the link's rate. If they do, that share is
-    normal.
+    If other machines with this GPU and link reach only a small share of the link's rate, that share counts as normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -259,9 +258,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
     """Compare a direction with the copies on another machine.
 
-    Usually, the slowest pair of this log is compared with the slowest pair of the other machine. The fastest pairs are
-    compared if only the other machine has pairs of different rates. In this case, the log may contain only the pairs
-    with the most links.
+    Usually, the slowest pair of this log is compared with the slowest pair of the other machine. If only the other
+    machine has pairs of different rates, the log may contain only the pairs with the most links, so the fastest pairs
+    are compared.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

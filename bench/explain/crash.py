@@ -2,7 +2,7 @@
 
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
 Each cause is the earliest message of its type. Messages that the job survived are set aside first (`survived.py`).
-`crash_causes.py` then divides the others into causes and consequences.
+`crash_causes.py` then divides the remaining messages into causes and consequences.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _SAME_LOSS = (*LOSSES, "gpu-broken")  # several programs report the same loss
 def divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
     """Divide events into causes and consequences.
 
-    If all events are consequences, the cause is unknown. The function then returns the consequences as causes.
+    If all events are consequences, the cause is unknown, and the function returns the consequences as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -76,9 +76,9 @@ def _after_failure(events: Sequence[Event]) -> set[int]:
     """Return the ids of network errors that follow from the failure of a process.
 
     A network error follows from an error of a known process, unless the log shows that the network error came first. If
-    a process was killed or crashed, the order of the lines does not matter. Launchers and operators report this after
-    the other processes have lost their connections. If a network error is about an unreachable loopback address, any
-    earlier error in the same file counts as the failure.
+    a process was killed or crashed, the order of the lines does not matter, because launchers and operators report the
+    end of this process after the other processes have lost their connections. If a network error is about an
+    unreachable loopback address, any earlier error in the same file counts as the failure.
     """
     sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]
     died = first_of([event for event in sure if event.rank is not None or event.pid])
@@ -109,9 +109,9 @@ def _answers_of_servers(events: Sequence[Event]) -> set[int]:
 def without_reports(events: Sequence[Event]) -> list[Event]:
     """Return the events without redundant reports that a command failed.
 
-    Such a report is an exception in the program that ran the command. The report is redundant if an earlier line of the
+    The report is an exception in the program that ran the command. The report is redundant if an earlier line of the
     same file has an event, which the command may have printed. If the command is a Python program or a script, it may
-    be the job itself. The report is then redundant if any file has an event.
+    be the job itself. For a Python program or a script, the report is redundant if any file has an event.
     """
     reports = (python_errors.COMMAND_FAILED, python_errors.SCRIPT_FAILED)
     others = [event for event in events if event.role != Role.STOPPED and not event.kind.advisory]
@@ -131,8 +131,8 @@ def without_reports(events: Sequence[Event]) -> list[Event]:
 def _first_dead(events: Sequence[Event]) -> Event | None:
     """Return the launcher's report that a rank was killed or crashed, if this rank ended first.
 
-    If another rank exited by itself earlier, the result is None. That rank may have lost its network connection, after
-    which the launcher killed all other ranks.
+    If another rank exited by itself earlier, the result is None. The other rank may have lost its network connection,
+    after which the launcher killed all remaining ranks.
     """
     ends = [event for event in events if event.code in (*DEATHS, launchers.ABORT.code, _ends.HOST_MEMORY.code)]
     first = first_of([event for event in ends if event.rank is not None])
@@ -170,9 +170,9 @@ def _is_end_of_pod(event: Event) -> bool:
 def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
     """Return the ids of events about missing ranks, if each of these ranks has an error or an exit of its own.
 
-    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. Launchers report late that
-    a rank was killed or crashed, so this report may come after the event. Any other error must not come after the
-    event, because the error may be a consequence.
+    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. The report that a rank was
+    killed or crashed may come after such an event, because launchers report the end of a rank late. Other errors count
+    only if they come earlier, because later errors may be consequences.
     """
     own = [event for event in events if event.role in (Role.CAUSE, Role.ENDED) and not event.kind.advisory]
     follows = set()
@@ -184,7 +184,7 @@ def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """Return the ids of errors and exits of ranks that follow from waiting or from a lost connection.
+    """Return the ids of errors and exits of a rank that had waited or lost a connection before.
 
     An earlier line of the same file reports that the same rank waited or lost a connection.
     """
@@ -204,8 +204,7 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
     """Return the ids of events in which a process ended as a consequence of the failure.
 
-    The reason is that another process ended earlier, or that an earlier message of the same rank explains why the
-    process ended.
+    Another process ended earlier, or an earlier message of the same rank explains the end.
     """
     observed = first_of([event for event in events if event.facts.get("first_observed") and event.code in DEATHS])
     follows = set()
@@ -226,10 +225,10 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 def _after_stop(events: Sequence[Event]) -> set[int]:
     """Return the ids of events that follow from a stop of the job by a user, the scheduler or a time limit.
 
-    The scheduler may also stop a job because it failed. In this case, only killed processes, missing ranks and lost
-    connections are consequences of the stop. A file may also contain the next run of the job. Therefore, only lines
-    near the stop count, or near a consequence of the stop. Ends of processes may come later after the stop than other
-    consequences.
+    The scheduler may also stop a job because it failed. If the scheduler stopped a failed job, only killed processes,
+    missing ranks and lost connections are consequences. A file may also contain the next run of the job. Therefore, an
+    event counts only if its line is near the stop, or near another consequence of the stop. A killed process counts up
+    to many lines after the stop. Other consequences count only soon after the stop.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()
@@ -245,7 +244,7 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
 
 
 def _lines_after_stop(event: Event, from_outside: bool) -> int:
-    """Return the largest distance in lines from a stop at which the event is its consequence; -1 if it never is."""
+    """Return up to how many lines after a stop the event can be a consequence of the stop; -1 if it never can."""
     if event.code == _ends.KILLED.code:
         return _MOST_STOP_LINES
     if event.role in (Role.ABSENT, Role.NETWORK) and event.code not in (*_AT_START, *LOSSES):

@@ -40,7 +40,7 @@ class EventLog:
     def runs(self) -> tuple[ForeignRun, ...]:
         """The runs in the file, except runs that another tool recorded from a running job.
 
-        Such a recording is not a run of its own, because the files of the recorded job show the run.
+        A recording is not a run of its own, because the files of the recorded job show the run.
         """
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
@@ -156,7 +156,7 @@ def _is_evidence_only(log: EventLog) -> bool:
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
     """Check whether all logs together contain exactly one run, which failed.
 
-    If so, all other files belong to this run.
+    If there is exactly one failed run, all other files belong to this run.
     """
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

@@ -179,8 +179,8 @@ def _timed_out_calls(
 ) -> dict[_Key, dict[int, Event]]:
     """Return the first timeout of each rank, grouped by the key of the operation.
 
-    `key_of`: a function that returns the key for a rank and a sequence number. It returns None if the operation cannot
-    be compared.
+    `key_of`: a function that returns the key for a rank and a sequence number, or None if the operation cannot be
+    compared.
     """
     calls: dict[_Key, dict[int, Event]] = {}
     for event in events:

@@ -152,8 +152,8 @@ class RunEvidence:
     def too_short(self) -> bool:
         """Whether larger messages may reach a higher rate than this curve shows.
 
-        The value is True if bandwidth still rises at the largest size. It is also True if fewer than three sizes were
-        measured and none of them is large.
+        The value is True if bandwidth still rises at the largest size. The value is also True if fewer than three sizes
+        were measured and none of them is large.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
@@ -178,7 +178,7 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether the log leaves open if a bridge joins the two cards.
+        """True if the log does not show whether a bridge joins the two cards.
 
         The value is False if the measured rate is impossible without a bridge.
         """
@@ -205,7 +205,9 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data. NCCL's reasons then do not apply.
+        """Whether a library or test for host memory moves the data.
+
+        For such a run, reasons that concern NCCL do not apply.
 
         The data may still be in GPU memory.
         """
@@ -215,7 +217,8 @@ class RunEvidence:
     def memory(self) -> str:
         """The type of memory that holds the buffers of a library for host memory.
 
-        The value is "host" or "device". It is "mixed" if the sender and the receiver use different types of memory.
+        The value is "host" or "device". The value is "mixed" if the sender and the receiver use different types of
+        memory.
         """
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"

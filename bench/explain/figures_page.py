@@ -58,7 +58,8 @@ def measured_words(run: ForeignRun) -> str:
 def first(run: ForeignRun) -> str:
     """Return the figure for the title.
 
-    If the run has rows, return the figure of the best row. Otherwise, return the verdicts or the first figure.
+    If the run has rows, return the figure of the best row. If the run has no rows, return the verdicts or the first
+    figure.
     """
     best = best_row(run)
     if best is not None:

@@ -56,7 +56,7 @@ def _has_same_figures(evidence: CopyEvidence, reference: CopyReference) -> bool:
 
 
 def _above_port(evidence: RunEvidence) -> Coded | None:
-    """Return a note on a rate above the port's rate. This is possible if the switch reduces (adds the data)."""
+    """Return a note on a rate above the port's rate. Such a rate is possible if the switch reduces (adds the data)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or evidence.crosses_nics:
         return None

@@ -1,6 +1,6 @@
 """Recognise published results that were taken from the explained run itself.
 
-Such a result cannot show whether the run is normal.
+A published result that was taken from the run itself cannot show whether the run is normal.
 """
 
 from __future__ import annotations

@@ -134,7 +134,10 @@ def rules() -> tuple[ReasonRule[Any], ...]:
 
 
 def _mistake(module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping[str, ReasonRule[Any]]) -> str | None:
-    """Return what is wrong with a file of reasons, or None. The text begins with a verb; its subject is the file."""
+    """Return what is wrong with a file of reasons, or None.
+
+    The text begins with a verb and completes a sentence about the file.
+    """
     if not own:
         return "must define a function with @reason"
     for name, value in vars(module).items():

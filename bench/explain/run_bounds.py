@@ -57,10 +57,7 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """Return the bound as a reference.
-
-    It is not certain, because the run may have used another machine that fits the log.
-    """
+    """Convert an uncertain bound to a reference: the run may have used another machine that fits the log."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 

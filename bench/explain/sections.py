@@ -214,7 +214,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
     """Return the bound to name first, then the other bounds.
 
-    If data cross NICs, reference rates that do not concern the network are left out.
+    If data cross NICs, only hard bounds and the rates of the network are shown.
     """
     first = bound_to_show(evidence)
     found = []

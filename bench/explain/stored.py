@@ -167,7 +167,10 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """Return the keys of all rows that contradict another row. At least one of two such rows is wrong."""
+    """Return the keys of all rows that contradict another row.
+
+    If two rows contradict each other, at least one of them is wrong.
+    """
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):

@@ -97,7 +97,7 @@ def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: 
 def with_doubted(
     ranked: Sequence[tuple[Event, float]], doubted: Sequence[tuple[Event, float]]
 ) -> list[tuple[Event, float]]:
-    """Append the causes that the job may have survived. Each of them gets less weight than all other causes."""
+    """Append the causes that the job may have survived. These causes get less weight than all other causes."""
     most = _LESS * min((weight for _, weight in ranked), default=1.0)
     return [*ranked, *((event, min(weight, most)) for event, weight in doubted)]
 
@@ -131,9 +131,9 @@ def _last_lines(events: Iterable[Event]) -> dict[str, int]:
 def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
     """Return how the job survived messages, by the id of the message. Only proven cases are returned.
 
-    A message is proven to be harmless in three cases. The job made more steps than waiting processes can make. The
-    process that printed the message made further steps. Or the job was restarted, and the next attempt made steps,
-    succeeded, or failed for a reason of its own.
+    A message is proven to be harmless if the process that printed it made further steps, or if the job made more steps
+    than waiting processes can make. A message is also harmless if the job was restarted, and the next attempt made
+    steps, succeeded, or failed for a reason of its own.
     """
     latest = _latest_attempts(events, _STATES_CAUSE)
     latest_wait = _latest_attempts(events, (*_STATES_CAUSE, Role.WAITED))
@@ -189,9 +189,9 @@ def _likely(event: Event) -> How | None:
 
     The evidence is a few further steps, or a report of success before or after the message.
 
-    If only the shell or the kernel reports that a process was killed, the process may be a helper. A later success of
-    the job then shows that the message was harmless. After an uncaught exception, a report of success counts only if
-    many steps preceded the report. A failed program may also report success when it exits.
+    If only the shell or the kernel reports that a process was killed, the process may be a helper. If the job succeeds
+    later, the end of the helper was harmless. After an uncaught exception, a report of success counts only if many
+    steps preceded the report. Even a failed program may report success when it exits.
     """
     later = event.later
     if event.code in _NEVER_SURVIVED:

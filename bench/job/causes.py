@@ -2,8 +2,8 @@
 
 Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
 median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
-values: the error bound of the clocks, and a fixed share of the step. This share covers the usual variation of healthy
-jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
+values: the error bound of the clocks, and a fixed share of the step. The fixed share covers the usual variation of
+healthy jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
-    """Return when the work ran that the host launched during the spans `called`."""
+    """Return the spans of the work that the host launched during the spans `called`."""
     if not trace.on_device:
         return called
     if not len(called) or not len(trace.compute):
@@ -484,7 +484,7 @@ def _periodic(known: Known) -> Iterator[Cause]:
 def _pageable_copy(known: Known) -> Iterator[Cause]:
     """Find copies from or to memory that is not page-locked.
 
-    Such copies never overlap with work.
+    Copies of memory that is not page-locked never overlap with work.
     """
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}

@@ -81,7 +81,7 @@ class OtherNetwork(Protocol):
         ...
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective alone; None if unknown.
+        """Return the time of one collective in isolation; None if unknown.
 
         `blocks`: whether a rank waits for the collective immediately after issuing it.
         """
@@ -218,7 +218,10 @@ class Elsewhere:
 
     @cached_property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The unknown quantities that widen the interval of the step. The keys are the names of their random draws."""
+        """The unknown quantities that widen the interval of the step.
+
+        The keys name the random draws of these quantities.
+        """
         found = {}
         if self._longest is not None and self._is_open:
             facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
@@ -243,7 +246,7 @@ class Elsewhere:
 
     @cached_property
     def _longest(self) -> Prediction | None:
-        """The prediction of the longest exchange. Its error is assumed to apply to all exchanges."""
+        """The prediction of the longest exchange. The error of this prediction is assumed to apply to all exchanges."""
         return max(self.predictions.values(), key=lambda alone: alone.centre_s, default=None)
 
     @property
@@ -256,7 +259,7 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of each replay.
+        """The median step time of each replay.
 
         The key has two positions: one in the interval of the exchange times, and one in the interval of the compute
         time.

@@ -37,11 +37,11 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    `removed`: for each rank, spans on its own clock. Work in these spans takes no time.
+    `removed`: for each rank, spans on its own clock. In the replay, work in the removed spans takes no time.
     `transfer`: a function that returns the seconds of a collective. The arguments of the function are the index in
     `TracedJob.collectives` and the recorded seconds.
-    `balanced`: the ranks whose lateness is removed. In the replay, they arrive no later than the (lower) median of the
-    other ranks.
+    `balanced`: the ranks whose lateness is removed. In the replay, these ranks arrive no later than the (lower) median
+    of the other ranks.
     `compute_factor`: the factor by which compute times are multiplied.
     `in_turn`: collectives that run one after the other within a group, because they share the group's links.
     `alone`: a function that returns the seconds of a collective in `in_turn`, instead of `transfer`. The arguments of
@@ -112,7 +112,7 @@ class Graph:
     def transfer_s(self, index: int) -> float | None:
         """Return the transfer time of a collective in seconds; None if unknown.
 
-        The time begins when all ranks have issued the collective and the previous collective in the same stream or
+        The transfer begins when all ranks have issued the collective and the previous collective in the same stream or
         thread has ended.
         """
         return self._transfers.get(index)
@@ -264,7 +264,7 @@ class _Replay:
     def _force(self, waiting: list[tuple[float, int]]) -> None:
         """Complete the first collective for which ranks wait, although another rank never issues it.
 
-        This happens only if the files contradict each other.
+        A rank fails to issue a collective only if the files contradict each other.
         """
         index = next(iter(self._blocked))
         if not self._issued[index]:
@@ -331,8 +331,8 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
     """Yield the time at which each collective was issued.
 
-    On a device, this is the time at which all work that was launched earlier has ended. If the collective must wait for
-    the previous collective in its stream, its kernel starts later.
+    On a device, a collective counts as issued when all work that was launched earlier has ended. If the collective must
+    wait for the previous collective in its stream, its kernel starts later.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

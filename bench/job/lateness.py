@@ -1,10 +1,10 @@
 """Find late ranks, for which other ranks waited, and the causes of their lateness.
 
 The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
-exchange. None of its ranks reached a later exchange before all its ranks had arrived. The rank that arrives last is
-late. Its lateness is the time from the median arrival of the other ranks to its own arrival. To find the cause, the
-rank's time since the previous phase is divided into segments. Each segment is compared with the median of the other
-ranks. The segment with the largest excess is the cause.
+exchange. No rank of the exchange reached a later exchange before all ranks had arrived at this one. The rank that
+arrives last is late. The lateness of this rank is the time from the median arrival of the other ranks to its own
+arrival. To find the cause, the rank's time since the previous phase is divided into segments. Each segment is compared
+with the median of the other ranks. The segment with the largest excess is the cause.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _late(
     """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
     Arrivals outside all steps are left out. In the first phase, a rank may be late only because its first recorded step
-    began late. The trace does not show why. If the late begin explains most of the lateness, only the rank's additional
-    work counts as lateness.
+    started late. The trace does not show why. If the late start explains most of the lateness, only the rank's
+    additional work counts as lateness.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]

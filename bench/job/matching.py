@@ -145,8 +145,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
-    the kernel of the next collective starts late. In this case, the rank counts as ready from the end of its own
-    earlier work.
+    the kernel of the next collective starts late. If so, the rank counts as ready from the end of its own earlier work.
     """
     if not trace.on_device:
         return trace
@@ -330,7 +329,7 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Remove the steps that some ranks lack from all traces. Also return the number of remaining steps."""
+    """Return the traces with only the steps that all ranks have. The second result is the number of these steps."""
     if not any(trace.steps for trace in by_rank.values()):
         return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}

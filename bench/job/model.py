@@ -187,8 +187,8 @@ class ExchangeKind:
     """All collectives of one type: the same operation, bytes and size of the group.
 
     `num_per_step`: the number of these collectives in a step of one rank.
-    `transfer_s`: the median time of one collective. This time begins when all ranks have arrived and their previous
-    collectives have ended.
+    `transfer_s`: the median time of one collective. The time begins when all ranks have arrived and the previous
+    collective of each rank has ended.
     `ideal_s`: the shortest time that the links allow.
     `expected_low_s`, `expected_high_s`: the range of times that libraries reach on these links.
 

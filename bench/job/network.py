@@ -1,4 +1,4 @@
-"""Estimate the time of a job's exchanges alone on given links, from the rates of the links and from measurements."""
+"""Estimate how long each exchange of a job takes in isolation on given links, from link rates and measurements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Network:
     refusal: UsageError | None = None  # why an exchange could not be predicted: a rate is unknown
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
+        """Return the time of one collective in isolation; None if its size is unknown or its type cannot be predicted.
 
         `blocks`: not used, because predictions do not depend on whether a rank waits for the collective.
         """

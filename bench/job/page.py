@@ -198,7 +198,7 @@ class JobReport(Report):
 
     @property
     def parts_title(self) -> str:
-        """The title for the table of the parts and for the figure of the parts."""
+        """The title of the table and of the figure that show the parts."""
         title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
         if len(self.shown_ranks) < len(self.ranks):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
@@ -232,8 +232,8 @@ class JobReport(Report):
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
         """Yield the parts of each rank's step. Parts that take no time on any rank are left out.
 
-        `is_terminal`: whether the output is a terminal. If so, each rank has a bar of letters, and the title of each
-        part shows the part's letter.
+        `is_terminal`: whether the output is a terminal. On a terminal, each rank has a row of letters, and the title of
+        each part shows the part's letter.
         """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks

@@ -17,11 +17,11 @@ applies:
 - A collective is incomplete.
 - The time is host-bound.
 
-A *stall* is a time in which a rank only waits for collectives. If a collective ends within a stall, it counts as a
-collective that ends the stall. The stall has two parts: until the last rank arrives at such a collective, its time is
-imbalance; afterwards, its time is exposed exchange. Earlier collectives that still move data while a rank is late do
-not prolong the step. A stall can be a continuation of the previous stall. There must be almost no work between the two
-stalls, and the rank must already have arrived at a collective that ends the later stall.
+A *stall* is a time in which a rank only waits for collectives. A stall is ended by every collective whose end lies
+within the stall. Until the last rank arrives at a collective that ends the stall, the stall is imbalance. The rest of
+the stall is exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A
+stall continues the previous stall under two conditions. There is almost no work between the two stalls. At the end of
+the previous stall, the rank had already arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ def _called(one: MatchedCollective, rank: int) -> float:
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives for which a rank waited before it issued another collective.
 
-    If a step has only one such collective, the result is empty. This collective may be a single large bucket at the end
-    of the backward pass.
+    If a rank waits for only one collective in a step, the result is empty, because this collective may be a single
+    large bucket at the end of the backward pass.
     """
     alone: set[int] = set()
     for rank, timeline in timelines.items():

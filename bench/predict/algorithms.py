@@ -284,8 +284,8 @@ def machine(links: NodeLinks, family: str) -> str:
 
     The result is "" if the links do not name an instance type.
 
-    A type that was made with `like:` may have the same links of this family as its parent type. The result is then the
-    parent type.
+    If a type was made with `like:` and has the same links of this family as its parent type, the result is the parent
+    type.
     """
     if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links

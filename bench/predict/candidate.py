@@ -48,8 +48,8 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
-    `goodput`: failures and checkpoints. Both lengthen the time of a sample, by a factor that depends on the number of
-    nodes.
+    `goodput`: failures and checkpoints. Failures and checkpoints lengthen the time of a sample, by a factor that
+    depends on the number of nodes.
     `energy`: the cost of energy that the prices do not include.
     `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
@@ -329,7 +329,7 @@ def has_middle(exchanges: Exchanges) -> bool:
 def _feed(
     found: ParallelLayout, instance: Instance, evidence: EfficiencyEvidence
 ) -> tuple[Prediction | None, list[Coded]]:
-    """Predict the copy of a step's input to one GPU while all GPUs of the node copy their inputs."""
+    """Predict how long the copy of a step's input to one GPU takes while all GPUs of the node copy their inputs."""
     workload = found.workload
     if workload.input_bytes is None:
         return None, [Coded.of(PredictRemark.FEED_WITHOUT_INPUT)]

@@ -291,7 +291,7 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
 def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
     """Return the training rate divided by the rate of matrix multiplication.
 
-    The ratio is derived from the baseline of another GPU. Without such a baseline, the ratio is assumed.
+    The ratio is derived from the baseline of another GPU. Without a baseline of another GPU, the ratio is assumed.
     """
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
@@ -332,7 +332,7 @@ def _matmul_range() -> Span:
 def update_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes that the optimizer's update moves in GPU memory.
 
-    The first value is the total of one GPU. The second value is the number of bytes per parameter.
+    The first value is the number of bytes per GPU. The second value is the number of bytes per parameter.
 
     The update reads the gradient, and reads and writes the weight and the states.
     """

@@ -42,7 +42,8 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 def nearest_published(each: Candidate) -> Reference | None:
     """Return the published result that is most similar to this machine's communication.
 
-    It has the same number of GPUs of the same model, and the collective that takes most of the communication time.
+    This result has the same number of GPUs of the same model, and the collective that takes most of the communication
+    time.
     """
     if not each.exchanges:
         return None

@@ -48,9 +48,9 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation, which states its time.
+    """Return the last line of the derivation of the compute time.
 
-    The line has the time with the middle of each factor, and the interval of the draws.
+    The line states the time that follows from the middle of each factor, and the interval of the draws.
     """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
@@ -130,7 +130,7 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 def _switched(each: Candidate, prediction: Prediction) -> bool:
     """Check whether the node's switch adds the data of the GPUs (NVLS).
 
-    The algorithm "double_tree" between nodes also uses such a switch if the node has one.
+    The algorithm "double_tree" between nodes also uses a switch that adds the data, if the node has one.
     """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "double_tree" and each.instance.links.reduces)
 

@@ -2,7 +2,7 @@
 
 Each unknown has a name and one normal variable. All machines use the same draws for the same name. An assumption that
 two machines share therefore cancels in their ratio. The draws are stratified, so each of N equally probable parts of
-the distribution has one draw. They are the same in every run.
+the distribution has one draw. The draws are the same in every run.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Draws:
         """Return random draws of the predicted time in seconds.
 
         The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
-        is drawn under the pool's name. The other part is drawn under `name`.
+        is drawn under the pool's name. The second part of the error is drawn under `name`.
         """
         import numpy as np
 

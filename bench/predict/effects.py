@@ -63,8 +63,7 @@ class Effect:
 class Observation:
     """A measured step for the fit.
 
-    One part of the noise is common to all steps of a `source`. Another part is common to all steps of a source on one
-    `architecture`.
+    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part.
 
     `effects`: the effects that apply to this step.
     `log_ratio`: ln(measured seconds / predicted seconds), where the prediction uses the prior means of all effects.

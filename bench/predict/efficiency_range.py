@@ -168,7 +168,8 @@ class Efficiencies:
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
     """Return the efficiency of PCIe copies.
 
-    If the instance type was measured, its own copies are used. Otherwise, the copies of all systems are used.
+    If the instance type was measured, only its own copies are used. If the instance type was not measured, the copies
+    of all systems are used.
     """
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]

@@ -227,7 +227,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of all rows, the sum of all columns, and the number of the matrices in one GPU's layers."""
+    """Return three values for the matrices in one GPU's layers: the sum of rows, the sum of columns, and the number."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -2,10 +2,11 @@
 
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are the
 inputs that the backward pass needs, as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022, section 4). The estimate omits dropout masks. It also omits the attention matrix, because fused attention
-never stores this matrix. The paper's layer has multi-head attention and two feed-forward matrices. In this module, the
-size of keys and values depends on `kv_heads`. The size of the feed-forward block depends on its width, on its gate, and
-on the number of experts per token. Memory of the runtime, library buffers and fragmentation are not counted.
+Models" (2022, section 4). The estimate omits dropout masks. The estimate also omits the attention matrix, because fused
+attention never stores this matrix. The paper's layer has multi-head attention and two feed-forward matrices. In this
+module, the size of keys and values depends on `kv_heads`. The size of the feed-forward block depends on its width, on
+its gate, and on the number of experts per token. Memory of the runtime, library buffers and fragmentation are not
+counted.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _gathers(found: ParallelLayout) -> bool:
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes of one layer's activations, and the lower bound of these bytes.
 
-    Both are per token and hidden element, for elements of 2 bytes.
+    The bytes are counted per token and hidden element, with 2 bytes per element.
 
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
     inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
@@ -185,8 +186,9 @@ def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
 
     The unit is the same as in `_layer_bytes`.
 
-    Selective recomputation works like torchtitan's option `op`. It keeps the layer's input, the output of attention,
-    and the results of half of the matrix multiplications. Full recomputation keeps the layer's input.
+    Selective recomputation works like torchtitan's option `op`. Selective recomputation keeps the layer's input, the
+    output of attention, and the results of half of the matrix multiplications. Full recomputation keeps the layer's
+    input.
     """
     workload, mesh = found.workload, found.workload.mesh
     layer_input = 2 / (mesh.tensor if mesh.sequence else 1)

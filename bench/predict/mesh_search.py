@@ -52,7 +52,7 @@ class _Meshes:
     """All meshes that are possible on a number of GPUs, and the arrays from which their rough times are computed.
 
     Calls of a mesh are combined if they have the same collective, group and `Communication.when`. Each array has one
-    element for each combination.
+    element for each combined call.
 
     `_starts_s`: the seconds of starts and latencies.
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
@@ -81,7 +81,7 @@ class _Meshes:
         self._by_all = np.array([each.strategy == "zero2" for each in workloads])
 
     def fitting(self, gpu: GpuModel) -> list[int]:
-        """Return the meshes whose estimated memory fits. If there is none, return the meshes whose lower bound fits.
+        """Return the meshes whose estimated memory fits. If no estimate fits, return the meshes whose lower bound fits.
 
         Raises OutOfMemoryError if no lower bound fits.
         """
@@ -97,8 +97,8 @@ class _Meshes:
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
         """Return the rough seconds of a step of each mesh.
 
-        Every link is assumed to reach a typical share of its rate. The exchange of buckets is hidden for at most the
-        time of the backward pass. The exchange of weights is hidden for at most the time of both passes.
+        Every link is assumed to reach a typical share of its rate. The exchange of buckets can overlap only with the
+        backward pass. The exchange of weights can overlap with both passes.
         """
         import numpy as np
 
@@ -200,7 +200,7 @@ class MeshSearch:
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
         """Return the predicted seconds of a step, without the optimizer's update and the feed.
 
-        These two parts depend little on the mesh.
+        The update and the feed depend little on the mesh.
         """
         found, calls = each.layout, each.calls
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS

@@ -79,7 +79,10 @@ def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float,
 
 
 def work(workload: Workload) -> Work:
-    """Return the work of one sample, repeated operations included. Raises UsageError if its operations are unknown."""
+    """Return the work of one sample, including repeated operations.
+
+    Raises UsageError if the operations of the sample are unknown.
+    """
     model = workload.model
     repeated, operations = repeated_passes(workload), flops_per_sample(model, workload.lora)[0]
     if model.flops_per_sample is not None or model.layers is None or model.tokens is None:

@@ -199,7 +199,7 @@ _Valued = tuple[tuple[int, bool], ...]
 class FamilyCurves:
     """The curves of one family of links.
 
-    At each busy time, they give the values from which an efficiency is estimated.
+    At each busy time, the curves give the values from which an efficiency is estimated.
     """
 
     def __init__(self, curves: Iterable[EfficiencyCurve], family: str) -> None:
@@ -244,7 +244,8 @@ class FamilyCurves:
         The distance is added to the distance of the curve's system, because the extrapolated value is uncertain.
 
         Return None if the efficiency is unknown. Below its first point, a curve is assumed to have the mean shape of
-        the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond its last point.
+        the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond the last point of a
+        curve.
 
         `direct`: `at(where)` of each curve of the family.
         """
@@ -271,7 +272,7 @@ class FamilyCurves:
     def _references_of(self, place: int) -> tuple[_Reference, ...]:
         """Return the curves that can show how this curve continues below its first point.
 
-        They have more than two points, and a value at the busy time of this curve's last point.
+        Such a curve has more than two points, and a value at the busy time of this curve's last point.
         """
         if place not in self._references:
             curve, found = self._members[place], []

@@ -149,7 +149,7 @@ def curve(
 
     The schedule is computed once for all sizes.
 
-    `algorithm`: the name of an algorithm. If it is None, the fastest algorithm is used for each size.
+    `algorithm`: the name of an algorithm. If `algorithm` is None, the fastest algorithm is used for each size.
     """
     known: dict[float, Prediction] = {}
     if algorithm is None:
@@ -172,7 +172,7 @@ def centres(
     ranks_per_node: int,
     evidence: EfficiencyEvidence,
 ) -> Mapping[float, float]:
-    """Return `centre_s` of the predictions of `curve`, for searches that need nothing else."""
+    """Return only `centre_s` of the predictions of `curve`, for searches that need no other value."""
     key = "centres", pattern, engine.same_evidence(links), num_nodes, ranks_per_node
     known: dict[float, float] = evidence.memo.setdefault(key, {})
     missing = [size for size in dict.fromkeys(sizes) if size not in known]
@@ -253,7 +253,7 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 class _Times:
     """The seconds of one algorithm at one size, as an interval and its middle. An unknown middle is guessed.
 
-    `known`: whether evidence gives the middle.
+    `known`: whether the middle comes from evidence.
     `ranges`: the efficiency for each pair (kind, family) of links.
     `transfers`: for each pair (kind, family) of links, the seconds that transfers take.
     """
@@ -347,8 +347,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        The user's curves of this machine are used. Without such curves, all curves between nodes are used for a cluster
-        with a network. For other clusters, all curves inside nodes are used.
+        If the user measured this machine, only the user's curves are used. If not, all curves between nodes are used
+        for a cluster with a network, and all curves inside nodes for other clusters.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing

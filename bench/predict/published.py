@@ -187,7 +187,10 @@ def _unusable(header: Header, row: Summary) -> Coded | None:
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """Return efficiency curves, one for each family of links. Each size is a point on the curve of its busiest link."""
+    """Return efficiency curves, one for each family of links.
+
+    Each size gives a point on the curve of the family that contains its busiest link.
+    """
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []
@@ -258,7 +261,7 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 def _raw_rate(copies: reference.CopyReference) -> float:
     """Return the PCIe rate of the instance type, because a host's link may be slower than the GPU's link.
 
-    If this rate is unknown, return the rate of the GPU's link.
+    If the PCIe rate of the instance type is unknown, return the rate of the GPU's link.
     """
     from bench.hardware import catalogue
 

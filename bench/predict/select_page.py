@@ -284,8 +284,8 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
     """Return the notes on one machine.
 
-    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run.
-    They also name the measurement that would narrow the machine's interval.
+    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run. The
+    notes also name the measurement that would narrow the machine's interval.
     """
     notes = []
     if selection.question.search_mesh:

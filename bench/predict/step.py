@@ -1,6 +1,7 @@
 """Compute the time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
 
-Every quantity is an array of draws in seconds (predict/draws.py). A single number may replace an array.
+Every quantity is an array of draws in seconds (predict/draws.py). If all draws are equal, a single number may replace
+the array.
 """
 
 from __future__ import annotations

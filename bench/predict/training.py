@@ -52,8 +52,8 @@ class Zero1Exchange(StrEnum):
 def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups with only one rank are left out.
 
-    If pipeline stages differ, each type of call is counted on the stage that makes most calls of this type. For
-    gradients, this is the last stage, which has the output layer. For messages between stages, this is a stage between
+    If pipeline stages differ, each type of call is counted on the stage that makes most calls of this type. Gradients
+    are counted on the last stage, which has the output layer. Messages between stages are counted on a stage between
     two other stages.
     """
     activations = _activations(_ActivationsKey(found))
@@ -104,7 +104,7 @@ def _activations(key: _ActivationsKey) -> _Activations:
 class _Part:
     """Parameters that the same ranks train: either dense parameters or parameters of experts.
 
-    `trained`: the number of these parameters on one GPU.
+    `trained`: the number of trained parameters on one GPU.
     `tensors`: the tensors of one GPU. The list is empty if the sizes are unknown, as for adapters.
     """
 
@@ -133,7 +133,7 @@ def _stage(
 ) -> tuple[StageTensors, StageTensors]:
     """Return the dense tensors and the expert tensors of one rank in a stage.
 
-    Both are empty if the sizes of the tensors are unknown.
+    If the sizes of the tensors are unknown, both results are empty.
 
     `layers`: the number of layers of the stage.
     `experts`: the number of experts of one rank in each layer.
@@ -265,7 +265,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of all rows, the sum of all columns, and the number of the matrices on one GPU."""
+    """Return three values for the matrices on one GPU: the sum of rows, the sum of columns, and the number."""
     rows, columns, number = layer_sides(found)
     tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
     return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
@@ -292,7 +292,8 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
     Each layer's weights are gathered for the forward pass and again for the backward pass, and its gradients are
     reduce-scattered. The weights before and after the layers are gathered only once for both passes. In a pipeline,
-    FSDP gathers the weights of a stage once per step and keeps them. It also exchanges gradients once per step.
+    FSDP gathers the weights of a stage once per step and keeps them. In a pipeline, FSDP also exchanges gradients only
+    once per step.
     """
     workload, replicas = found.workload, found.group("replicas")
     staged = workload.mesh.pipeline > 1
@@ -318,7 +319,7 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
     """Yield the units of FSDP: one for the layers, one for experts with their own group, and one for all other tensors.
 
-    Either all weights of a unit are trained, or only the low-rank adapters of its layers.
+    In each unit, either all weights are trained, or only the low-rank adapters of the unit's layers.
     """
     workload, layers = found.workload, found.stage_layers
     of_model = model_tensors(workload.model, workload.mesh.tensor)
@@ -446,7 +447,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
 
     Both the forward pass and the backward pass gather the keys and values. The backward pass also sums the gradients of
-    keys and values over these ranks (Llama 3's report, section 3.3.2). A ring sends the same number of bytes.
+    keys and values over these ranks (Llama 3's report, section 3.3.2). A ring exchange would send the same number of
+    bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     if mesh.context == 1:

@@ -19,7 +19,7 @@ class TrainingRun:
     """A published run: the workload, the machine, and the measured samples per second of one GPU.
 
     `memory_gib`: the memory that one GPU used, in GiB. None means that the source does not state this memory.
-    `release`: the version of the software. It is "" if the source used only one version.
+    `release`: the version of the software, or "" if the source used only one version.
     """
 
     workload: Workload

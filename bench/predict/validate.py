@@ -80,7 +80,7 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """The errors of a set of rows. `words` says which rows these are.
+    """The errors of a set of rows, which `words` describes.
 
     `error`, `baseline_error`: the median |error| of the systems. The error of a system is the median |error| of its
         rows.

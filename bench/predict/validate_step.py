@@ -1,8 +1,8 @@
 """Compare measured training steps with predictions. The predictions use exchange times that a run measured.
 
-A prediction does not use the measurement of its step. The computation is the time of the timed layers. The time of an
-exchange is measured without computation, over the same transport and ranks. The error therefore shows whether steps can
-be predicted from links.
+The measured time of a step is not used to predict this step. The computation is the time of the timed layers. The time
+of an exchange is measured without computation, over the same transport and ranks. The error therefore shows whether
+steps can be predicted from links.
 
 If a ddp bucket must wait for the previous bucket, its time comes from rows of back-to-back calls. The times of all
 other exchanges come from rows of isolated calls.
@@ -111,7 +111,7 @@ def predicted(
     sync_each: bool = False,
     sent_share: float = 1.0,
 ) -> PredictedStep:
-    """Return the predicted step of the strategy ddp with timed layers.
+    """Predict a ddp step from the times of its layers.
 
     `times`: the seconds of an allreduce.
     `bucket_bytes`: the bytes of a bucket. 0 means torch's buckets.
@@ -194,8 +194,7 @@ def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[st
     For m micro-batches and p equal stages, the step takes `(m + p - 1) (f + b + 2 h)`. f and b are the seconds of a
     stage's forward and backward pass, and h is the seconds of a message to the next stage.
 
-    The exposed exchange is the time of the step minus the passes of the longest stage. It therefore contains the
-    bubble.
+    The exposed exchange contains the bubble: it is the time of the step minus the passes of the longest stage.
     """
     num = case.micro_batches or 2 * num_ranks
     hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)

@@ -73,8 +73,8 @@ class HeldOutRun:
 class TrainingErrors:
     """Median errors of the runs of one held-out class. An error is |predicted / measured - 1|.
 
-    `width`: the median of `high / low` over the intervals. `by_architecture`: the error of the rule of this name; None
-    if the rule cannot predict any run of the class.
+    `width`: the median of `high / low` over the intervals. `by_architecture`: the error of the rule `by_architecture`;
+    None if this rule cannot predict any run of the class.
     """
 
     held_out: str
@@ -164,8 +164,8 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
     """Return the ratios of GPU rates. For each ratio, one source ran the same job with the same settings on two GPUs.
 
     A ratio is the rate of the faster GPU divided by the rate of the slower GPU. Both runs have the same number of GPUs.
-    If a source has no such runs, the two runs with the most similar numbers of GPUs are used. These numbers differ by
-    at most a factor of MOST_APART.
+    If a source has no two runs with the same number, the two runs with the most similar numbers of GPUs are used. The
+    numbers differ by at most a factor of MOST_APART.
     """
     by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
     for row in rows:
@@ -193,7 +193,7 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
 def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
     """Return the errors of the ratios, for each source and each pair of architectures in this source.
 
-    The pairs with most ratios come first.
+    Pairs of architectures with many ratios come first.
     """
     groups: dict[tuple[str, str], list[HeadToHead]] = {}
     for each in ratios:

@@ -49,7 +49,7 @@ class Narrowing:
 class WholeRun:
     """The whole run on one machine.
 
-    `within`: the share of the draws in which the run meets its limits. Without limits, the share is None.
+    `within`: the share of the random draws in which the run meets its limits; None without limits.
     """
 
     seconds: DrawnRange | None
@@ -90,7 +90,7 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
     """Return the unknown quantity that widens the interval of a figure most.
 
-    Its draws have the largest squared correlation with the logarithm of the figure.
+    The draws of this quantity have the largest squared correlation with the logarithm of the figure.
 
     If this quantity were known, a narrower interval would remain. The remaining interval is the median over groups of
     draws in which this quantity is nearly constant.

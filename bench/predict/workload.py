@@ -116,7 +116,8 @@ class ModelSizes:
         """Return the relative error of the number of parameters that the sizes imply.
 
         The first value assumes that the embedding and the output layer have separate matrices. The second value assumes
-        that they share one matrix. Each value is the smaller one of two errors, with and without learned positions.
+        that the embedding and the output layer share one matrix. Each value is the smaller one of two errors, with and
+        without learned positions.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)
@@ -298,7 +299,10 @@ class Workload:
 
     @property
     def element(self) -> str:
-        """The element type of activations. Ranks also exchange the weights and gradients of a layer in this type."""
+        """The element type of activations.
+
+        The exchanged weights and gradients of a layer also have this element type.
+        """
         return "bfloat16" if self.compute in LOW_PRECISION else self.compute
 
     def _check_mesh(self) -> None:

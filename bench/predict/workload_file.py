@@ -1,6 +1,6 @@
 """Read workload files, workloads/*.yaml.
 
-A file has the sections `model`, `training` and `parallel`. It also has the keys `description`, `sources`, `preset` and
+A file has the sections `model`, `training` and `parallel`, and the keys `description`, `sources`, `preset` and
 `unverified`. `preset` names a workload file that supplies missing keys. `unverified` lists the figures that were not
 read in a source.
 """

@@ -169,7 +169,7 @@ def _select(
     """Drop the slower half of the settings repeatedly, until only one setting and the incumbent are left.
 
     The incumbent and the baseline are part of every block. Return the winner, and whether its launches are clearly
-    faster than those of the incumbent. The winner is None if no other setting can run.
+    faster than those of the incumbent. If no setting except the incumbent can run, the winner is None.
 
     `for_stage`: returns the number of launches that the stage may use, given the launch times so far.
     `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches

@@ -77,7 +77,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """Detect that the tool's check of the copied data failed, also for copies between a GPU and its host."""
+    """Detect that the tool's check of the copied data failed, for any type of copy."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 
@@ -183,7 +183,7 @@ def ends_without_message(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """Return a reason if the tool failed and its log contains one of these texts. Otherwise return None.
+    """Return a reason if the tool failed and its log contains one of the given texts. Otherwise return None.
 
     The tool, its launcher or a library may have printed the text.
     """
