@@ -303,7 +303,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
 
 
 def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | None) -> dict[str, Any]:
-    """Return the facts of AssessmentCode.COMPARED."""
+    """Return the facts for the text of AssessmentCode.COMPARED."""
     best, reference = evidence.best, match.reference
     assert best is not None
     same_size = match.size_bytes == best.payload_bytes or match.ours != busbw(best)

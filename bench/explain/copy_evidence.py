@@ -112,7 +112,7 @@ class CopyEvidence:
 
 
 def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = ()) -> CopyEvidence:
-    """Collect the evidence about a run's matrices."""
+    """Collect the evidence about the copies in a run's matrices."""
     tests = []
     for matrix in run.matrices:
         rates = _rates(matrix)

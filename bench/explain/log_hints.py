@@ -102,7 +102,7 @@ class HintReader:
         return tuple(sorted(found, key=lambda hint: hint.line))
 
     def _read_plain(self, number: int, text: str) -> None:
-        """Read a line without NCCL's prefix."""
+        """Look for hints in a line that lacks NCCL's prefix."""
         self.topology.read(number, text)
         if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
             self._keep_rank(number, *rank.groups())

@@ -81,7 +81,7 @@ def status_lines(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(evidence: RunEvidence) -> Iterator[Coded]:
-    """Yield the bounds at the best row."""
+    """Yield a line for each bound on the rate of the best row."""
     best = evidence.best
     if not evidence.bounds or best is None:
         yield _no_bound(evidence)

@@ -121,7 +121,7 @@ def _candidates(survived: Sequence[Survived], failing: Sequence[Event]) -> list[
 
 
 def _last_lines(events: Iterable[Event]) -> dict[str, int]:
-    """Return the last line of the events in each file."""
+    """Return the line number of the last event in each file."""
     last: dict[str, int] = {}
     for event in events:
         last[event.source] = max(event.line, last.get(event.source, 0))

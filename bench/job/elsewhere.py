@@ -170,7 +170,7 @@ class Elsewhere:
 
     @cached_property
     def range(self) -> DrawnRange:
-        """The interval of a step at level CONFIDENCE, and its median."""
+        """The interval of the step time at level CONFIDENCE, and the median step time."""
         return range_of(self.step_s(Draws()))
 
     @cached_property

@@ -22,7 +22,7 @@ JOB_LETTER_WORDS = {"same-gpu": "same GPU", "recorded": "as recorded"}
 
 @dataclass(frozen=True)
 class ElsewherePage(Report):
-    """A job on another machine, as a page."""
+    """The page about the predicted step of a job on another machine."""
 
     elsewhere: Elsewhere
 

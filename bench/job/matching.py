@@ -348,7 +348,7 @@ def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[di
 
 
 def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with all recorded events as one step."""
+    """Return the traces with a single step, which contains all recorded events."""
     whole = {rank: _extent(trace) for rank, trace in by_rank.items()}
     if None in whole.values():
         return by_rank, 0

@@ -172,7 +172,7 @@ def measured_network(
 
 
 def _pause_s(header: Header) -> float:
-    """Return the pause before each isolated call of a job."""
+    """Return the pause before each isolated call of a job, in seconds."""
     try:
         return from_argv(header.case).pause_s
     except UsageError:  # a newer version or an editor wrote the header

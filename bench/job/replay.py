@@ -149,7 +149,7 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """For each operation of a step, add the rank's `Turn` to `turns`: its work before the operation, and its wait.
+    """For each operation of a step, add the rank's work and its wait for the operation to `turns`.
 
     Return the seconds of the rank's work after its last operation.
     """

@@ -347,7 +347,7 @@ def _links_name(prediction: Prediction) -> str:
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
 ) -> dict[str, Unknown]:
-    """Return the unknown quantities by the names of their draws."""
+    """Return the unknown quantities. The keys name the draws of these quantities."""
     name, gpu = instance.name, instance.gpu
     select = f"linkbench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"

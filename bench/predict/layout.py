@@ -90,7 +90,7 @@ class ParallelLayout:
     """A workload that is distributed over a number of GPUs.
 
     `data`: the number of ranks that train on different samples.
-    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
+    `dense`, `experts`: the numbers of dense and expert parameters on one GPU, before ZeRO shards them.
     """
 
     workload: Workload
@@ -102,7 +102,7 @@ class ParallelLayout:
 
     @property
     def num_gpus(self) -> int:
-        """The number of all GPUs together."""
+        """The total number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -127,7 +127,7 @@ class ParallelLayout:
 
     @property
     def trained(self) -> float:
-        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        """The number of trained dense parameters on one GPU: all of them, or only the adapters of LoRA."""
         rank = self.workload.lora
         if rank is None:
             return self.dense
@@ -136,12 +136,12 @@ class ParallelLayout:
 
     @property
     def trained_experts(self) -> float:
-        """The number of one GPU's expert parameters that are trained."""
+        """The number of trained expert parameters on one GPU."""
         return self.experts if self.workload.lora is None else 0.0
 
     @property
     def stage_layers(self) -> int:
-        """The number of layers of the largest stage of the pipeline."""
+        """The number of layers in the largest pipeline stage."""
         return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
 
     def group(self, name: str) -> CommGroup:
@@ -176,7 +176,7 @@ class ParallelLayout:
         raise KeyError(name)
 
     def shards(self, part: str) -> int:
-        """Return the number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
+        """Return over how many ranks ZeRO shards the parameters of one type: 'dense' or 'experts'."""
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":

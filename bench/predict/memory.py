@@ -36,7 +36,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> float:
-        """The estimate: the sum of all parts."""
+        """The estimated memory in bytes, which is the sum of all parts."""
         return sum(self.parts.values())
 
     @property

@@ -380,7 +380,7 @@ class TargetResult(OptionalPartsCode):
 
 @unique
 class Answer(OptionalPartsCode):
-    """The first sentence of a selection."""
+    """The first sentence on the page of a selection."""
 
     SURE = (
         "sure",
@@ -413,7 +413,7 @@ class Answer(OptionalPartsCode):
 
 @unique
 class DecisionNote(OptionalPartsCode):
-    """The lines below the table of a selection."""
+    """The lines below the table on the page of a selection."""
 
     RUN_LENGTH = (
         "run-length",

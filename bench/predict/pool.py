@@ -209,7 +209,7 @@ class FamilyCurves:
         self._groups: dict[_Valued, tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]] = {}
 
     def at(self, where: float) -> FamilyValues:
-        """Return the values at one busy time. `where`: ln(busy time in seconds)."""
+        """Return the values of the family's curves at one busy time. `where`: ln(busy time in seconds)."""
         direct = [curve.at(where) for curve in self._members]
         found: list[tuple[float, float]] = []
         shape: list[tuple[int, bool]] = []

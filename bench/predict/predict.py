@@ -145,7 +145,7 @@ def curve(
     evidence: EfficiencyEvidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
-    """Predict one collective for many sizes.
+    """Predict the time of one collective at many sizes.
 
     The schedule is computed once for all sizes.
 
@@ -282,7 +282,7 @@ class _StartUp:
 
 
 class _Predictor:
-    """Predicts one pattern on one cluster from the evidence."""
+    """The predictor for one pattern on one cluster, with the evidence that it uses."""
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
@@ -291,7 +291,7 @@ class _Predictor:
         self.startup = self._startup()
 
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
-        """Predict one algorithm at one size."""
+        """Predict the time of one algorithm at one size."""
         times = self._times(algorithm, payload_bytes)
         transfers, low, middle, high = times.transfers, times.low_s, times.middle_s, times.high_s
         key = max(transfers, key=lambda each: transfers[each], default=None)
@@ -322,7 +322,7 @@ class _Predictor:
         )
 
     def centre_s(self, algorithm: engine.Algorithm, payload_bytes: float) -> float:
-        """Return `Prediction.centre_s` of `predict`."""
+        """Return `centre_s` of the prediction that `predict` would return."""
         times = self._times(algorithm, payload_bytes)
         return times.middle_s if times.known else sqrt(times.low_s * times.high_s)
 

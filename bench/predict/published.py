@@ -61,7 +61,7 @@ class EfficiencyEvidence:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
-        """Return the evidence of both objects together."""
+        """Combine the evidence of two objects."""
         return EfficiencyEvidence(
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )

@@ -64,7 +64,7 @@ class ComparedMachine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the machine in sentences."""
+        """The name of the machine, as used in sentences."""
         ...
 
     @property

@@ -97,7 +97,7 @@ class SelectReport(Report):
         return lines or [f"{self.explained} was left out: see above"]
 
     def data(self) -> Mapping[str, Any]:
-        """Return one selection, or a list of several."""
+        """Return one selection, or a list if there are several selections."""
         selections = [_plain(selection) for selection in self.selections]
         return selections[0] if len(selections) == 1 else {"schema": SCHEMA, "selections": selections}
 

@@ -34,7 +34,7 @@ class TrainingRun:
 
     @property
     def num_gpus(self) -> int:
-        """The number of all GPUs together."""
+        """The total number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property

@@ -272,7 +272,7 @@ def _validated(one: TrainedStep, case: Case, links: Document) -> ValidatedStep:
 
 
 def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
-    """Return why the steps of a case have no prediction, or None."""
+    """Return why the steps of a case cannot be predicted; None if they can."""
     if case.strategy not in _PATTERNS:
         return Coded.of(StepValidation.STRATEGY, strategy=case.strategy, strategies=", ".join(_PATTERNS))
     if case.hook not in _SENT_SHARE:

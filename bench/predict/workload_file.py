@@ -79,7 +79,7 @@ def span(typed: str) -> Span:
 
 
 def fraction(typed: str) -> Span:
-    """Return a number or interval of at most 1."""
+    """Return a number or an interval whose values are at most 1."""
     ends = span(typed)
     if ends[1] > 1:
         raise UsageError.of(Refusal.FRACTION_ABOVE_ONE, typed=typed)

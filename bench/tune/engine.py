@@ -293,7 +293,7 @@ def _confirm(
 
 
 def _decided(found: TuneSearch, delta: float) -> bool:
-    """Set gain and verdict from the pairs so far. Returns whether the verdict is final."""
+    """Set gain and verdict from the pairs that were measured so far. Returns whether the verdict is final."""
     assert found.best is not None
     gains = [-_difference(found, found.best, found.baseline, block) for block in found.confirmed]
     found.gain = gain_of(gains)

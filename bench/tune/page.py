@@ -211,7 +211,7 @@ class TuneReport(Report):
         ]
 
     def data(self) -> Mapping[str, Any]:
-        """Return the answer, what to paste, and all settings."""
+        """Return the answer, the texts to paste, and all settings."""
         found = self.found
         return {
             "schema": SCHEMA,
