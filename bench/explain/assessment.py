@@ -108,9 +108,9 @@ def _compared(evidence: RunEvidence) -> Assessment:
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
     """Return the unknown property of an NVLink mesh that may explain a low rate.
 
-    The unknown may be the links of the run's GPUs, or the rate between GPUs without an NVLink. Return None if both are
-    known. In a hybrid cube mesh of eight V100 GPUs, a pair of GPUs has two NVLinks, one NVLink or none. Pairs without
-    an NVLink use PCIe.
+    The property is either the links of the run's GPUs or the rate between GPUs without an NVLink. Return None if both
+    are known. In a hybrid cube mesh of eight V100 GPUs, a pair of GPUs has two NVLinks, one NVLink or none. Pairs
+    without an NVLink use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -206,7 +206,7 @@ def verdict_by_others(ratio: float) -> ResultVerdict:
 
 
 def times_best(ratio: float) -> float | None:
-    """Return the ratio if it is above TOO_MANY_TIMES, so that the page must warn; otherwise return None.
+    """Return the ratio if the page must warn about it, because it is above TOO_MANY_TIMES; otherwise return None.
 
     `ratio`: the rate of the run, divided by the best known rate.
     """

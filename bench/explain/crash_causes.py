@@ -131,8 +131,8 @@ def without_reports(events: Sequence[Event]) -> list[Event]:
 def _first_dead(events: Sequence[Event]) -> Event | None:
     """Return the launcher's report that a rank was killed or crashed, if this rank ended first.
 
-    If another rank exited by itself earlier, the result is None. The other rank may have lost its network connection,
-    after which the launcher killed all remaining ranks.
+    If another rank exited by itself earlier, the result is None. A rank that exits by itself may have lost its network
+    connection, after which the launcher kills all other ranks.
     """
     ends = [event for event in events if event.code in (*DEATHS, launchers.ABORT.code, _ends.HOST_MEMORY.code)]
     first = first_of([event for event in ends if event.rank is not None])
@@ -171,8 +171,8 @@ def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
     """Return the ids of events about missing ranks, if each of these ranks has an error or an exit of its own.
 
     A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. The report that a rank was
-    killed or crashed may come after such an event, because launchers report the end of a rank late. Other errors count
-    only if they come earlier, because later errors may be consequences.
+    killed or crashed may come after the event about missing ranks, because launchers report the end of a rank late.
+    Other errors count only if they come earlier, because later errors may be consequences.
     """
     own = [event for event in events if event.role in (Role.CAUSE, Role.ENDED) and not event.kind.advisory]
     follows = set()

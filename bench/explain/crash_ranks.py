@@ -67,7 +67,7 @@ def behind(events: Sequence[Event]) -> list[Event]:
 
 
 def slowest_finished(events: Sequence[Event]) -> list[Event]:
-    """Return events about ranks that are behind in the records of NCCL's Inspector.
+    """Return events about ranks that are behind according to the records of NCCL's Inspector.
 
     The Inspector writes its records at intervals, so a record proves nothing without other evidence.
     """
@@ -144,10 +144,9 @@ def compared_timeouts(events: Sequence[Event]) -> list[Event]:
 
     The operations have the same sequence number in the same group.
 
-    The message about a timeout often does not name the group. In this case, another message of the same rank with the
-    same sequence number supplies the name. Different groups may have the same name, and each group has its own sequence
-    numbers. Two groups are known to be different if their GUIDs differ, or if two ranks have the same number within the
-    group.
+    If the message about a timeout does not name the group, another message of the same rank with the same sequence
+    number supplies the name. Different groups may have the same name, and each group has its own sequence numbers. Two
+    groups are known to be different if their GUIDs differ, or if two ranks have the same number within the group.
     """
     names: dict[tuple[int, int], set[str]] = {}
     guids: dict[tuple[int, int], set[str]] = {}

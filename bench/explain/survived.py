@@ -97,7 +97,7 @@ def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: 
 def with_doubted(
     ranked: Sequence[tuple[Event, float]], doubted: Sequence[tuple[Event, float]]
 ) -> list[tuple[Event, float]]:
-    """Append the causes that the job may have survived. These causes get less weight than all other causes."""
+    """Append the causes that the job may have survived. The appended causes get less weight than all other causes."""
     most = _LESS * min((weight for _, weight in ranked), default=1.0)
     return [*ranked, *((event, min(weight, most)) for event, weight in doubted)]
 

@@ -81,7 +81,7 @@ def align(by_rank: Mapping[int, RankTrace], found: Iterable[Found], remarks: lis
 def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: list[Coded]) -> None:
     """Report collectives that ended on one rank before they began on another.
 
-    Files of one run contain no such collectives, so the files belong to different runs.
+    Such collectives show that the files belong to different runs.
     """
     num = 0
     for parts in exchanges:

@@ -137,7 +137,7 @@ def _often_late(known: Known) -> list[LateRank]:
 def _is_bubble(known: Known, rank: int) -> bool:
     """Check whether other ranks wait mostly for messages from a rank.
 
-    Such a rank is a pipeline stage and not a late rank.
+    A rank whose messages the other ranks await is a pipeline stage and not a late rank.
     """
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
     return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
@@ -409,7 +409,7 @@ def _costly_overlap(known: Known) -> Iterator[Cause]:
 
 
 def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float]]:
-    """Yield (excess times, slowdown factor) for each type of kernel that exchanges slow down.
+    """Yield (excess times, slowdown factor) for each type of kernel that is slower while an exchange runs.
 
     The excess time of a kernel is its duration minus the usual duration, and is taken from the end of the kernel.
     """

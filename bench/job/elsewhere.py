@@ -52,15 +52,15 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ComputeFactor:
-    """The compute time on the other machine / the recorded compute time.
+    """The compute time on the other machine, divided by the recorded compute time.
 
     `basis`: the type of evidence. Its values are:
 
-    - `given`: the user gave the factor.
-    - `assumed`: the factor follows from data sheets.
-    - `measured`: matrix products were measured on both GPUs.
-    - `same-gpu`: both machines have the same GPU model.
-    - `recorded`: the factor is unknown, so the recorded time does not change.
+    `given`: the user gave the factor.
+    `assumed`: the factor follows from data sheets.
+    `measured`: matrix products were measured on both GPUs.
+    `same-gpu`: both machines have the same GPU model.
+    `recorded`: the factor is unknown, so the recorded time does not change.
 
     `gpu`: the GPU model of the other machine; None if unknown.
     """
@@ -324,7 +324,7 @@ def on_instance(
 
 
 def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
-    """Return the compute time on another GPU / the compute time on the recorded GPU.
+    """Return the compute time on another GPU, divided by the compute time on the recorded GPU.
 
     `own`: the recorded GPU model.
     `gpu`: the other GPU model.

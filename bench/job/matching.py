@@ -145,7 +145,8 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
-    the kernel of the next collective starts late. If so, the rank counts as ready from the end of its own earlier work.
+    the kernel of the next collective starts late. The rank nevertheless counts as ready from the end of its own earlier
+    work.
     """
     if not trace.on_device:
         return trace

@@ -138,7 +138,7 @@ class TracedJob:
         return self.traces[rank].steps[step]
 
     def step_of(self, rank: int, time_s: float) -> int | None:
-        """Return the number of the step of a rank that contains a time on the rank's own clock."""
+        """Return the number of the rank's step that contains a time on the rank's own clock."""
         steps = self.traces[rank].steps
         number = bisect_right(steps, time_s, key=itemgetter(0)) - 1
         return number if number >= 0 and time_s < steps[number][1] else None

@@ -1,27 +1,19 @@
 """Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
-If a rank uses a device, the parts come from the device's timeline. Each moment belongs to the first of these states
-that applies:
-- A kernel computes.
-- The kernel of a collective runs.
-- A copy runs.
-- The device is idle.
+If a rank uses a device, the parts come from the device's timeline. Each moment belongs to the first state that applies:
+a kernel computes, the kernel of a collective runs, a copy runs, or the device is idle.
 
 While the host waits for the data loader, idle time is data wait. Idle time is host-bound if the host launched the next
 work only after the device had become idle.
 
-Without a device, the parts come from the host's timeline. Each moment belongs to the first of these states that
-applies:
-- The host waits for the data loader.
-- An operator computes.
-- A collective is incomplete.
-- The time is host-bound.
+Without a device, the parts come from the host's timeline. Each moment belongs to the first state that applies: the host
+waits for the data loader, an operator computes, a collective is incomplete, or the time is host-bound.
 
 A *stall* is a time in which a rank only waits for collectives. A stall is ended by every collective whose end lies
-within the stall. Until the last rank arrives at a collective that ends the stall, the stall is imbalance. The rest of
-the stall is exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A
-stall continues the previous stall under two conditions. There is almost no work between the two stalls. At the end of
-the previous stall, the rank had already arrived at a collective that ends the later stall.
+within the stall. Until the last rank arrives at a collective that ends the stall, the stall counts as imbalance. The
+rest of the stall counts as exposed exchange. Earlier collectives that still move data while a rank is late do not
+prolong the step. A stall continues the previous stall under two conditions. There is almost no work between the two
+stalls. At the end of the previous stall, the rank had already arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations

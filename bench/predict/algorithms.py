@@ -233,7 +233,7 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 
 
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
-    """Return whether every rank only sends or only receives through the memory of its host.
+    """Return whether each rank uses the memory of its host in only one direction, to send or to receive.
 
     Both directions share the path through the host's memory. In an allgather, each GPU sends and receives at the same
     time. A broadcast between two GPUs is therefore more than twice as fast as an allgather (autodl's RTX 2080 Ti: 11.1

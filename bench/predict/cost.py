@@ -50,7 +50,7 @@ class Energy:
     watts: Mapping[str, float]
 
     def added(self, found: Priced, instance: str) -> Priced:
-        """Return the price with the energy of one node, or with a remark if the node's power is unknown."""
+        """Add the energy of one node to the price, or a remark if the node's power is unknown."""
         watts = self.watts.get(instance)
         if watts is None:
             return replace(found, remarks=(*found.remarks, Coded.of(PredictRemark.ENERGY_UNKNOWN)))
@@ -66,8 +66,8 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    A price in `given` has priority. Without such a price, the price of `region` on the day `on` is used. If no day is
-    given, the latest price of `region` is used.
+    A price in `given` has priority. If `given` has no price, the price of `region` on the day `on` is used. If no day
+    is given, the latest price of `region` is used.
     """
     if given and found.name in given:
         stated = given[found.name]
@@ -92,7 +92,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
     """Check whether `price` was still valid on the day `on`.
 
-    This is true if the next known price after this day is equal to `price`.
+    The price was still valid if the next known price after this day is equal to `price`.
     """
     if on is None:
         return False

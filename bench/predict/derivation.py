@@ -95,7 +95,7 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Combine calls of the same name into one call, with their mean payload and the prediction of the first of them.
+    """Combine calls of the same name into one call, with their mean payload and the first call's prediction.
 
     Buckets contain whole tensors, so their sizes differ by a few percent.
     """
@@ -110,7 +110,7 @@ def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """Return the bytes that each GPU sends as text: `each GPU sends 2.142 GB per step: ...`.
+    """Return a text with the bytes that each GPU sends: `each GPU sends 2.142 GB per step: ...`.
 
     With NVLS, the text states the bytes through the GPU's port, which are fewer than the bytes that busbw counts.
     """
@@ -208,7 +208,7 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Return the published results of the same number of GPUs of this model in one node.
+    """Return the published results for the same number of GPUs of this model in one node.
 
     Results of this instance type come first.
     """

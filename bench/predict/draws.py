@@ -123,8 +123,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return random draws of the predicted time in seconds.
 
-        The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
-        is drawn under the pool's name. The second part of the error is drawn under `name`.
+        The error of a prediction has two parts. The first part of the error is the same for all predictions from the
+        same pool, and is drawn under the pool's name. The second part of the error is drawn under `name`.
         """
         import numpy as np
 

@@ -145,7 +145,10 @@ class ParallelLayout:
         return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
 
     def group(self, name: str) -> CommGroup:
-        """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
+        """Return the group of this name.
+
+        The names are data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline and expert.
+        """
         size, stride = self._size_and_stride(name)
         per_node = min(size, max(1, self.gpus_per_node // stride))
         while size % per_node:  # the same number on each node
@@ -227,7 +230,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return three values for the matrices in one GPU's layers: the sum of rows, the sum of columns, and the number."""
+    """Return three values for the matrices in one GPU's layers: sum of rows, sum of columns, number of matrices."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -165,9 +165,9 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
     inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
     feed-forward block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and
-    matrices. With sequence parallelism, tensor parallelism divides all activations. In this case, PyTorch keeps the
-    gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers them again in
-    the backward pass (Korthikanti et al. 2022, section 4.2.2).
+    matrices. With sequence parallelism, tensor parallelism divides all activations. With sequence parallelism, PyTorch
+    keeps the gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers
+    them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)

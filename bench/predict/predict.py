@@ -347,8 +347,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        If the user measured this machine, only the user's curves are used. If not, all curves between nodes are used
-        for a cluster with a network, and all curves inside nodes for other clusters.
+        If the user measured this machine, only the user's curves are used. Without the user's measurements, all curves
+        between nodes are used for a cluster with a network, and all curves inside nodes for other clusters.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -432,8 +432,8 @@ def _transfer_s(
 ) -> float:
     """Return the seconds of the transfers.
 
-    The slowest link of a phase determines the time of this phase, at its efficiency. The result is the sum over the
-    phases.
+    The slowest link of a phase determines the time of this phase. The efficiency of this link is taken into account.
+    The result is the sum over the phases.
     """
     total = 0.0
     for repeat, excess, needs in algorithm.parts:

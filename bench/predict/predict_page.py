@@ -129,7 +129,7 @@ class PredictReport(Report):
         yield Lines(shown)
 
     def _answer(self) -> str:
-        """Return the expected time and rate of the best algorithm at the largest size, on the most GPUs."""
+        """Return the best algorithm's expected time and rate, at the largest size on the largest number of GPUs."""
         row = max(
             self.rows, key=lambda row: (row["payload_bytes"], row["num_nodes"] * row["ranks_per_node"], row["best"])
         )

@@ -1,9 +1,9 @@
 """Rank machines, and compare two machines by the ratio of their costs or times.
 
 A machine may be certainly better than another machine although their intervals overlap, because the same assumption may
-widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions
-cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown
-that changes the ratio most, and the command that would measure this unknown.
+widen both intervals. The ratio of the machines' cost or time per sample is therefore computed for each draw. Shared
+assumptions cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names
+the unknown that changes the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ComparedMachine(Protocol):
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The assumptions on which the figures of this machine depend, by the names of the draws."""
+        """The assumptions on which the figures of this machine depend. The keys name the draws of these assumptions."""
         ...
 
 
@@ -153,8 +153,8 @@ def select(
     Machines that certainly exceed a limit come after all other machines. If `limits` is None, the length of the run is
     the workload's epoch.
 
-    Raises UsageError if no machine can run the workload. Also raises UsageError if `by` is the cost and no machine has
-    a price.
+    Raises UsageError if no machine can run the workload. Raises UsageError if `by` is the cost and no machine has a
+    price.
     """
     draws = Draws()
     found: list[Candidate] = []

@@ -265,7 +265,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return three values for the matrices on one GPU: the sum of rows, the sum of columns, and the number."""
+    """Return three values for the matrices on one GPU: sum of rows, sum of columns, number of matrices."""
     rows, columns, number = layer_sides(found)
     tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
     return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number

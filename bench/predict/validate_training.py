@@ -164,8 +164,8 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
     """Return the ratios of GPU rates. For each ratio, one source ran the same job with the same settings on two GPUs.
 
     A ratio is the rate of the faster GPU divided by the rate of the slower GPU. Both runs have the same number of GPUs.
-    If a source has no two runs with the same number, the two runs with the most similar numbers of GPUs are used. The
-    numbers differ by at most a factor of MOST_APART.
+    If no two runs of a source have the same number of GPUs, the two runs with the most similar numbers of GPUs are
+    used. The numbers differ by at most a factor of MOST_APART.
     """
     by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
     for row in rows:
@@ -214,7 +214,7 @@ def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
 
 
 def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
-    """Return how many of the memory sizes that sources state are within 10 % of the estimate.
+    """Return how many memory sizes in the sources differ from the estimate by at most 10 %.
 
     Also return how many estimates exceed the GPU's memory.
     """

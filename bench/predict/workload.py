@@ -136,7 +136,7 @@ class ModelSizes:
 
     @property
     def shared_width(self) -> float:
-        """The total width of the keys of all heads, which is also that of the values; 0 if `hidden` is unknown."""
+        """The total width of all heads' keys, which equals that of all heads' values; 0 if `hidden` is unknown."""
         return (self.attention_width or 0) * (self.kv_heads or self.heads or 1) / (self.heads or 1)
 
     @property

@@ -7,10 +7,10 @@ is dropped. This method is successive halving (Karnin, Koren and Somekh, "Almost
 Bandits", 2013).
 
 A stage selects a setting because its launches were fast. These launches make the setting look better than it is, so
-they are not used for the verdict. Instead, the winner of all stages and the baseline are measured again, in pairs of
-neighbouring launches. One test of these pairs gives the verdict. The probability of a false alarm therefore does not
-depend on the number of settings. The caller passes the function that measures launches. This module has no other side
-effects.
+they are not used for the verdict. For the verdict, the winner of all stages and the baseline are measured again, in
+pairs of neighbouring launches. One test of these pairs gives the verdict. The probability of a false alarm therefore
+does not depend on the number of settings. The caller passes the function that measures launches. This module has no
+other side effects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TuneVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TuneGain:
-    """The time of the baseline / the time of the best setting: 1.1 means that the baseline takes 10 % longer.
+    """The time of the baseline, divided by the time of the best setting: 1.1 means that the baseline takes 10 % longer.
 
     The search tests the pairs several times (LOOKS). The interval is valid for all these tests together, so it is wider
     than the interval of a single test.
@@ -327,7 +327,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return the time of a setting / the time of the baseline, or None if no block has a launch of both.
+    """Return the time of a setting divided by the time of the baseline, or None if no block has a launch of both.
 
     The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
     """

@@ -28,7 +28,7 @@ _DEFAULT = "default"
 class Varied:
     """A factor or an environment variable, and its values.
 
-    The first value is the baseline's value. None means that an environment variable is not set.
+    The first value of a factor belongs to the baseline. None means that an environment variable is not set.
     """
 
     name: str
@@ -223,11 +223,8 @@ def _is_allowed(case: Case) -> bool:
 def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
     """Return the transport of a search.
 
-    The function uses the first rule that applies:
-
-    - Take the transport that the user requests.
-    - If the pattern has only one transport, take this transport.
-    - Otherwise, take the first transport on this machine that can train.
+    If the user requests a transport, the function returns this transport. If the pattern has only one transport, the
+    function returns that one. In all other cases, the result is the first transport on this machine that can train.
     """
     if asked is not None:
         return plugins.check("transport", asked)

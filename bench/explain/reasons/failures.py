@@ -1,4 +1,4 @@
-"""Find why a tool failed in the text that the tool printed, and say what to check first.
+"""Search the text that a tool printed for the reason why the tool failed, and say what to check first.
 
 The page shows the first reason that applies.
 

@@ -326,7 +326,7 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """Return the difference of the rates in place and out of place at the largest size, as 1 - slower / faster.
+    """Return `1 - slower / faster` for the in-place and the out-of-place rate at the largest size.
 
     Return None if the difference is below 10 %.
     """
