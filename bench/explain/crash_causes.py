@@ -227,8 +227,8 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
 
     The scheduler may also stop a job because it failed. If the scheduler stopped a failed job, only killed processes,
     missing ranks and lost connections are consequences. A file may also contain the next run of the job. Therefore, an
-    event counts only if its line is near the stop, or near another consequence of the stop. A killed process counts up
-    to many lines after the stop. Other consequences count only soon after the stop.
+    event counts only if its line is near the stop, or near another consequence of the stop. The end of a process counts
+    up to many lines after the stop. All other consequences count only soon after the stop.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()

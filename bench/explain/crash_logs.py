@@ -130,7 +130,7 @@ def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
     """Divide files into jobs.
 
     The files that the user named are one job. In a folder, logs with names that differ only in numbers are one job. If
-    a folder has logs of only one job, its dumps and kernel logs belong to this job too.
+    a folder has logs of only one job, the dumps and kernel logs in this folder belong to the job too.
     """
     named = [log for log in logs if not log.log.source.found]
     jobs = [named] if named else []

@@ -19,8 +19,7 @@ class FeedEvidence:
     """Rows of `feed` runs, and the demand of the job.
 
     `source`: the run, as the user named it.
-    `demand_bytes_per_s`: the demand of the job according to the user. If `demand_bytes_per_s` is None, the rows state
-    the demand.
+    `demand_bytes_per_s`: the demand of the job according to the user; None if the rows state the demand.
     """
 
     source: str

@@ -48,8 +48,8 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
-    `goodput`: failures and checkpoints. Failures and checkpoints lengthen the time of a sample, by a factor that
-    depends on the number of nodes.
+    `goodput`: failures and checkpoints, which lengthen the time of a sample by a factor that depends on the number of
+    nodes.
     `energy`: the cost of energy that the prices do not include.
     `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """

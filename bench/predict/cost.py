@@ -42,7 +42,7 @@ class Priced:
 class Energy:
     """The cost of energy that the user pays in addition to the price of a machine.
 
-    `usd_per_kwh`: the price of energy. The price of energy includes cooling if the user pays for cooling.
+    `usd_per_kwh`: the price of energy, which includes cooling if the user pays for cooling.
     `watts`: the measured power of one node by instance type.
     """
 

@@ -59,8 +59,8 @@ class Prediction:
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
     `middle_s`: the middle of the interval, or None if unknown.
-    `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
-        None.
+    `estimate_s`: the middle according to the evidence, even if this middle is too uncertain to be shown; None without
+    evidence.
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.

@@ -17,8 +17,7 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 class RunLimits:
     """The length of the whole run in samples (None if unknown), its maximum cost and its maximum time.
 
-    `tokens`: the length in tokens, if the user gave the length in tokens. If the user gave a number of tokens, reports
-    count tokens instead of samples.
+    `tokens`: the length in tokens, if the user gave the length in tokens. Reports then count tokens instead of samples.
     """
 
     samples: float | None = None
