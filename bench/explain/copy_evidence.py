@@ -129,7 +129,7 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
 
 
 def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
-    """Return the rate of each pair in bytes per second, at its fastest size."""
+    """Return the rate of each pair in bytes per second, at the size at which the pair is fastest."""
     rates: dict[tuple[str, str], float] = {}
     for cell in matrix.cells:
         if cell.value is not None:
@@ -144,7 +144,10 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`. If both rates have the same text, it is printed once."""
+    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`.
+
+    If both rates have the same text, this text is printed once.
+    """
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 

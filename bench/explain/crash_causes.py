@@ -110,8 +110,9 @@ def without_reports(events: Sequence[Event]) -> list[Event]:
     """Return the events without redundant reports that a command failed.
 
     The report is an exception in the program that ran the command. The report is redundant if an earlier line of the
-    same file has an event, which the command may have printed. If the command is a Python program or a script, it may
-    be the job itself. For a Python program or a script, the report is redundant if any file has an event.
+    same file has an event, which the command may have printed. A command that is a Python program or a script may be
+    the job itself. If the command is a Python program or a script, the report is therefore redundant if any file has an
+    event.
     """
     reports = (python_errors.COMMAND_FAILED, python_errors.SCRIPT_FAILED)
     others = [event for event in events if event.role != Role.STOPPED and not event.kind.advisory]
@@ -143,8 +144,8 @@ def _first_dead(events: Sequence[Event]) -> Event | None:
 def _ended_by_srun(events: Sequence[Event]) -> set[int]:
     """Return the ids of events about tasks that srun killed because another task failed (`--kill-on-bad-exit`).
 
-    srun may print the killed tasks before the failed task. A failed task is not the reason if it had lost a connection
-    before. If more tasks failed than were killed, the failures do not explain the killed tasks.
+    srun may print the killed tasks before the failed task. A failed task is not the reason if this task had lost a
+    connection before it failed. If more tasks failed than were killed, the failures do not explain the killed tasks.
     """
     victims = {event.rank for event in events if event.role in FOLLOWS and event.role != Role.STOPPED}
     follows: set[int] = set()

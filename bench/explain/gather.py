@@ -139,7 +139,7 @@ def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traff
 
 
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
-    """Return the number of ranks and how it was derived.
+    """Return the number of ranks, and how this number was derived.
 
     If the log does not state the number of ranks, this function derives the number from busbw / algbw. The number is
     None if it is unknown.

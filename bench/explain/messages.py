@@ -281,7 +281,7 @@ class DecidingOption(OptionalPartsCode):
 
 
 class CountCode(OptionalPartsCode):
-    """How the number of ranks or nodes is known if the log does not state it."""
+    """The origin of the number of ranks or nodes, if the log does not state this number."""
 
     RANKS_FROM_RATES = "ranks-from-rates", "ranks: {num_ranks}, derived from busbw / algbw = {ratio:.4g}"
     NODES_GIVEN = "nodes-given", "nodes: {num_nodes}, as given"

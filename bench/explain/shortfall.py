@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """Return how far the run is below normal. Return None unless the verdict is low or far too low."""
+    """Return how far the run is below normal. If the verdict is neither low nor far too low, return None."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)

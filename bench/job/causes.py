@@ -317,7 +317,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the time per step in which at least one exchange of a rank moves data: the median over all ranks."""
+    """Return the median over ranks of the time per step in which an exchange of the rank moves data."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)

@@ -122,12 +122,12 @@ class RecordedSteps:
 
     @cached_property
     def recorded_s(self) -> float:
-        """The recorded time of a step on its slowest rank, as the median over steps."""
+        """The recorded time of a step on its slowest rank: the median over all steps."""
         return median(self.graph.recorded())
 
     @cached_property
     def replayed_s(self) -> float:
-        """The time of a step in a replay without a change, on its slowest rank, as the median over steps."""
+        """The time of a step on its slowest rank in a replay without a change: the median over all steps."""
         return median(self.graph.steps())
 
     @property

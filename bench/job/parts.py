@@ -169,7 +169,7 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
 
 
 def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
-    """Check whether a collective ended a stall although its recorded end is slightly after the stall.
+    """Check whether a collective ended a stall, even if the collective's recorded end is slightly after the stall.
 
     All ranks must have arrived at this collective before the stall ended, because no rank can continue before the last
     arrival.

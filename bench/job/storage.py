@@ -51,7 +51,7 @@ def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
 
 
 def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
-    """Return the supply with the fewest workers and, if it is too low, the smallest change that supplies enough.
+    """Return the supply with the fewest workers and, if this supply is too low, the smallest sufficient change.
 
     Rows that read from the storage device are preferred to rows that read from the page cache, because training data
     are seldom in memory.

@@ -125,7 +125,8 @@ def compute(
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
     """Return whether the effects of published runs apply to this job.
 
-    The effects apply to element types of at most 2 bytes. The GPU's rate for this type must be known.
+    The effects apply to element types of at most 2 bytes. The GPU's rate for this type must be known, and a published
+    run must be on a similar architecture.
     """
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)

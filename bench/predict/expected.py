@@ -26,7 +26,9 @@ _SAME_WORK = 0.01
 
 
 def added(document: Document) -> Document:
-    """Add to each modelled row of this document an expectation, or the code of the reason why it has none.
+    """Add an expectation to each modelled row of this document.
+
+    If a row has no expectation, add the code of the reason.
 
     Return the document.
     """

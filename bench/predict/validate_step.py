@@ -217,7 +217,7 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
     """Return the seconds of a step, including the delay that its data loader causes.
 
-    If the loader prefetches, it delays a step only if loading takes longer than the step.
+    A loader that prefetches delays a step only if loading takes longer than the step.
     """
     return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
