@@ -106,10 +106,11 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """Return an unknown fact about a mesh of NVLinks that may explain a low rate; None if no such fact is unknown.
+    """Return the unknown property of an NVLink mesh that may explain a low rate.
 
-    The unknown fact may be which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh
-    of eight V100, a pair of GPUs has two NVLinks, one NVLink or no NVLink. Pairs without an NVLink use PCIe.
+    The property is either the links of the run's GPUs or the rate between GPUs without an NVLink. Return None if both
+    are known. In a hybrid cube mesh of eight V100 GPUs, a pair of GPUs has two NVLinks, one NVLink or none. Pairs
+    without an NVLink use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -129,14 +130,14 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    In such a mesh, a GPU's port is at least as fast as the GPU's links to all other GPUs together.
+    In a fully connected mesh, the rate of a GPU's port is at least the sum of the rates of its links to all other GPUs.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Return why the log cannot be from the machine that the user named; None if it may be from this machine.
+    """Return a message if the log cannot be from the machine that the user named. Otherwise return None.
 
     `others`: GPUs in the log that this machine does not have.
     """
@@ -165,9 +166,9 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """Return the bound that limits the rate most; None if there is no such bound.
+    """Return the bound that limits the rate most; None if no bound is known.
 
-    The result is the lowest of the hard bounds, the traffic bounds, and the references for the network.
+    Only hard bounds, traffic bounds and rates of the network are considered.
     """
     found = []
     for bound in evidence.bounds:
@@ -179,8 +180,8 @@ def tightest(evidence: RunEvidence) -> Bound | None:
 def bound_to_show(evidence: RunEvidence) -> Bound | None:
     """Return the bound to show on the page; None if no bound is known.
 
-    An unknown bridge may join two cards. If the rate is possible without a bridge, the result is the bound without a
-    bridge.
+    It may be unknown whether a bridge joins two cards. If the measured rate is possible without a bridge, the result is
+    the bound without a bridge.
     """
     if not evidence.bridge_unknown:
         return tightest(evidence)
@@ -205,15 +206,17 @@ def verdict_by_others(ratio: float) -> ResultVerdict:
 
 
 def times_best(ratio: float) -> float | None:
-    """Return the ratio to the best known result, if it is so high that the page must warn. Otherwise return None."""
+    """Return the ratio if the page must warn about it, because it is above TOO_MANY_TIMES; otherwise return None.
+
+    `ratio`: the rate of the run, divided by the best known rate.
+    """
     return ratio if ratio > TOO_MANY_TIMES else None
 
 
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
-    """Check whether an unknown number of links may join two cards.
+    """Check whether a bridge may join more than two cards, so that the number of NVLinks between two cards is unknown.
 
-    The result is true if the rate between cards is above the rate of PCIe, and if a bridge may join more than two
-    cards.
+    If the rate between the cards is not above the rate of PCIe, the result is False.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -265,10 +268,7 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """Return the verdict if every machine would get the same verdict.
-
-    Return None if the verdict depends on the machine.
-    """
+    """Return the verdict that holds for every machine with this GPU; None if the verdict depends on the machine."""
     found = of_any_machine(evidence)
     if found is None:
         return None
@@ -303,7 +303,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
 
 
 def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | None) -> dict[str, Any]:
-    """Return the facts of AssessmentCode.COMPARED."""
+    """Return the facts for the text of AssessmentCode.COMPARED."""
     best, reference = evidence.best, match.reference
     assert best is not None
     same_size = match.size_bytes == best.payload_bytes or match.ours != busbw(best)
@@ -330,9 +330,9 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 
 
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
-    """Return whether the run reaches the rate of an acceptance check for an allreduce over a whole node.
+    """Return whether a full-node allreduce reaches the rate of a known acceptance test.
 
-    The result is empty if no check applies.
+    The result is empty if no acceptance test applies.
     """
     best = evidence.best
     if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":
@@ -460,7 +460,7 @@ def _full_nic(rate: float, nic: float) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """Return the lowest share of a bound that is normal."""
+    """Return the share of a bound from which a rate counts as normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

@@ -42,7 +42,7 @@ _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORM
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """Assess copies. The result is the verdict on the direction with the worst verdict."""
+    """Assess copies. The result is the verdict on the direction that did worst."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -94,9 +94,10 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 
 
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
-    """Assess host copies over unknown links. The result is None if the rates fit no PCIe link.
+    """Assess host copies over unknown links.
 
-    The verdict names the PCIe links with which these copies are normal.
+    The verdict names the PCIe links for which the measured rates are normal. The result is None if no PCIe link fits
+    the rates.
     """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
@@ -136,9 +137,9 @@ def _through_host(evidence: CopyEvidence, test: CopyTest) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """Assess one direction by known copies on the same machine or, without known copies, by the rate of the link.
+    """Assess one direction by published copies on the same machine or, without such copies, by the rate of the link.
 
-    If known copies with this GPU and link reach only a small share of the link's rate, this share is normal.
+    If other machines with this GPU and link reach only a small share of the link's rate, that share counts as normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -160,11 +161,11 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> Assessment | None:
     """Assess copies that are slow for the GPU's own PCIe link on an unknown machine.
 
-    Many machines connect a GPU at an older generation or at half of its lanes. The verdict names the slower links with
-    which these copies are normal. Such a link must be at least as fast as the fastest copy of the log. The result is
-    None if there is no such link, or if direct copies are not equally fast on all cards.
+    Many machines connect a GPU at an older generation or at half of its lanes. The verdict names the slower PCIe links
+    for which the measured rates are normal. A named link is at least as fast as the fastest copy in the log. The result
+    is None if no slower link fits, or if the rates of direct copies differ between cards.
 
-    `normal`: the lowest normal share of a link.
+    `normal`: the lowest share of a link's rate that is normal.
     """
     machine = evidence.machine
     if machine.instance is not None or machine.gpu is None:
@@ -202,7 +203,7 @@ def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> As
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
     """Compare a direction with the hard bound of its path.
 
-    Return None if there is no bound, or if the bound does not apply to single pairs.
+    Return None if no bound is known, or if the known bound cannot be applied to a single pair of GPUs.
     """
     if not test.bounds:
         return None
@@ -236,11 +237,10 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 
 
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
-    """Compare a direction with the best result of this GPU on the same PCIe link, if the machine is not named.
+    """Compare a direction with the best published copies of this GPU over the same PCIe link.
 
     The machines that fit the log determine the link. If these machines have different links, the function assumes the
-    fastest link that the GPU supports. Pairs of cards that support a bridge are not compared, because bridges may join
-    these cards.
+    fastest link that the GPU supports. Pairs of cards that a bridge may join are not compared.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -258,10 +258,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
     """Compare a direction with the copies on another machine.
 
-    The slowest pairs of both machines are compared.
-
-    However, if the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are
-    compared, because this log may contain only the pairs with the most links.
+    Usually, the slowest pair of this log is compared with the slowest pair of the other machine. If only the other
+    machine has pairs of different rates, the log may contain only the pairs with the most links, so the fastest pairs
+    are compared.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

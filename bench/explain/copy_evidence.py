@@ -43,10 +43,10 @@ _OF_ANOTHER_LINK = 1.5  # copies faster than this many times the host copies use
 
 @dataclass(frozen=True, slots=True)
 class CopyTest:
-    """The copies in one direction by one engine.
+    """One direction of copies, made by one engine: the copy engine or a kernel.
 
-    `rates`: bytes per second by (source, target).
-    `bounds`: the bounds of the path of these copies.
+    `rates`: bytes per second for each pair (source, target).
+    `bounds`: the bounds on the rate of these copies.
     """
 
     matrix: Matrix
@@ -83,7 +83,8 @@ class CopyEvidence:
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
         """Return the test of a direction; None if the log has no such test.
 
-        The engine of the test is `engine` or unknown. A test of writes is preferred to a test of reads.
+        The test used the engine `engine`, or the log does not state the engine. Tests of writes are preferred to tests
+        of reads.
         """
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
@@ -103,7 +104,7 @@ class CopyEvidence:
 
     @property
     def peer_copies_waived(self) -> bool:
-        """Whether copies between GPUs were refused."""
+        """Whether the tool skipped the copies between GPUs."""
         if any("device_to_device" in remark.facts["test"] for remark in self.waived_tests):
             return True
         cells = [cell for matrix in self.run.matrices if matrix.direction == "d2d" for cell in matrix.cells]
@@ -111,7 +112,7 @@ class CopyEvidence:
 
 
 def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = ()) -> CopyEvidence:
-    """Collect the evidence about a run's matrices."""
+    """Collect the evidence about the copies in a run's matrices."""
     tests = []
     for matrix in run.matrices:
         rates = _rates(matrix)
@@ -128,7 +129,7 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
 
 
 def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
-    """Return the rate of each pair in bytes per second, at its fastest size."""
+    """Return the rate of each pair in bytes per second, at the size at which the pair is fastest."""
     rates: dict[tuple[str, str], float] = {}
     for cell in matrix.cells:
         if cell.value is not None:
@@ -143,7 +144,10 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`. If both rates have the same text, it is printed once."""
+    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`.
+
+    If both rates have the same text, this text is printed once.
+    """
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 
@@ -154,7 +158,7 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
     `rate`: bytes per second.
 
     `newest`: the newest PCIe generation that is possible.
-    `ports`: whether to name NVLink ports if no PCIe link fits.
+    `ports`: whether to name NVLink ports that fit this rate if no PCIe link does.
     """
     fitting = []
     for generation in range(3, newest + 1):
@@ -172,8 +176,9 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
     """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    Return None as well if pairs of these GPUs have no NVLinks. The GPU model determines the generation of the NVLinks.
-    For an unknown GPU, the usual generation is assumed if host copies show that the PCIe link is slower.
+    The result is also None if pairs of these GPUs have no NVLinks. The GPU model determines the generation of the
+    NVLinks. If the GPU is unknown, the usual NVLink generation is assumed, but only if copies from the host are much
+    slower than this rate.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK

@@ -48,7 +48,7 @@ def got(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def possible(evidence: CopyEvidence) -> Iterator[Coded]:
-    """Yield the bounds of each path, with the fraction of each bound that each direction reaches."""
+    """Yield the bounds on the rate of copies. Each line also says which share of the bound each direction reached."""
     empty = True
     for directions in _TOGETHER:
         tests = [test for direction in directions if (test := evidence.test(direction)) is not None]
@@ -92,7 +92,7 @@ def _range(test: CopyTest) -> dict[str, object]:
 
 
 def _no_bound(evidence: CopyEvidence, test: CopyTest) -> Coded:
-    """Return a line that says why no bound is known, and which links the rate fits."""
+    """Return a line that says why no bound is known. The line also names the links that fit the measured rate."""
     own = gpu(evidence.machine.gpu) if evidence.machine.gpu else None
     name = direction_name(test)
     if own and own.c2c:

@@ -1,8 +1,8 @@
 """Find what failed first in a job, what followed from it, and what its logs do not show.
 
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
-Each cause is the earliest message of its type. Messages that the job survived are set aside first (`survived.py`).
-`crash_causes.py` then divides the others into causes and consequences.
+The earliest message of each type is listed as a cause. Messages that the job survived are set aside first
+(`survived.py`). `crash_causes.py` then divides the remaining messages into causes and consequences.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Crash:
     """What failed in a job, and what is known about the failure.
 
     `first`: the earliest message of the likeliest cause.
-    `reporters`: the ranks that printed such a message.
-    `num_alike`: the number of other ranks that printed the same message, apart from its numbers.
-    `absent`: the ranks that never reached the operation.
-    `waiting`: the operation in which the other ranks waited.
-    `reasons`: the causes, the likeliest first.
+    `reporters`: the ranks that printed a message of this cause.
+    `num_alike`: the number of other ranks that printed the same message. Numbers inside the message may differ.
+    `absent`: the ranks that never reached the operation for which the other ranks waited.
+    `waiting`: the message about the operation in which the other ranks waited.
+    `reasons`: the possible causes, the likeliest first.
     `consequences`: what followed from the failure.
-    `unknown`: the facts that the logs do not show, and the file or option that would show each fact.
-    `survived`: the messages that the job survived, so that they are no causes.
+    `unknown`: what the logs do not show, and which option or file would show it.
+    `survived`: messages that did not end the job.
     """
 
     first: Event
@@ -162,7 +162,10 @@ def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int
 
 
 def _doubted(event: Event) -> Event:
-    """Give a message that programs also print if all goes well less weight than any message of a failure."""
+    """Reduce the weight of a message that healthy programs also print.
+
+    Afterwards, every message of a failure has more weight.
+    """
     if not event.kind.advisory:
         return event
     return replace(event, kind=replace(event.kind, weight=min(event.kind.weight, _MOST_OF_WARNING)))
@@ -195,7 +198,7 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 def _attributed(events: Sequence[Event]) -> list[Event]:
     """Add to each event the rank and host that other lines state for the same process.
 
-    The label before a message of a spawned process names the rank that spawned it, so such an event has no rank.
+    An event from a spawned process gets no rank, because its label names the rank that spawned the process.
 
     Two reports about the end of the same process are merged.
     """
@@ -238,8 +241,8 @@ def _once(events: Sequence[Event]) -> list[Event]:
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     """Assign an error without a rank to the process that ended first.
 
-    The error is assigned under two conditions. Exactly one error has no rank. Exactly one process without an error of
-    its own ended first.
+    The error is assigned only if exactly one type of error has no rank, and exactly one process ended first without an
+    error of its own.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *FOLLOWS) and event.code not in DEATHS}
     sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]

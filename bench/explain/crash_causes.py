@@ -53,7 +53,7 @@ _SAME_LOSS = (*LOSSES, "gpu-broken")  # several programs report the same loss
 def divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
     """Divide events into causes and consequences.
 
-    If all events are consequences, the cause is unknown. The function then returns the consequences as causes.
+    If all events are consequences, the cause is unknown, and the function returns the consequences as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -73,12 +73,12 @@ def divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple
 
 
 def _after_failure(events: Sequence[Event]) -> set[int]:
-    """Return the ids of network errors that follow from a failure of a process.
+    """Return the ids of network errors that follow from the failure of a process.
 
-    The failure is an error of a known process, if the network error is not known to be earlier. Launchers and operators
-    report that a process was killed or crashed after the other processes lost their connections, so the order of these
-    lines does not matter. Beside an unreachable loopback address, an earlier error of an unknown process of the file
-    also counts.
+    A network error follows from an error of a known process, unless the log shows that the network error came first. If
+    a process was killed or crashed, the order of the lines does not matter, because launchers and operators report the
+    end of this process after the other processes have lost their connections. If a network error is about an
+    unreachable loopback address, any earlier error in the same file counts as the failure.
     """
     sure = [event for event in events if event.role == Role.CAUSE and not event.kind.advisory]
     died = first_of([event for event in sure if event.rank is not None or event.pid])
@@ -107,10 +107,12 @@ def _answers_of_servers(events: Sequence[Event]) -> set[int]:
 
 
 def without_reports(events: Sequence[Event]) -> list[Event]:
-    """Return events without exceptions that report that a command failed, if the command may have printed an event.
+    """Return the events without redundant reports that a command failed.
 
-    An event of the command is on an earlier line of the same file. If the command is a Python program or a script, it
-    may be the job itself, whose events may also be in other files.
+    The report is an exception in the program that ran the command. The report is redundant if an earlier line of the
+    same file has an event, which the command may have printed. A command that is a Python program or a script may be
+    the job itself. If the command is a Python program or a script, the report is therefore redundant if any file has an
+    event.
     """
     reports = (python_errors.COMMAND_FAILED, python_errors.SCRIPT_FAILED)
     others = [event for event in events if event.role != Role.STOPPED and not event.kind.advisory]
@@ -128,9 +130,10 @@ def without_reports(events: Sequence[Event]) -> list[Event]:
 
 
 def _first_dead(events: Sequence[Event]) -> Event | None:
-    """Return the launcher's report that a rank was killed or crashed, if no other rank is known to have ended before.
+    """Return the launcher's report that a rank was killed or crashed, if this rank ended first.
 
-    A rank that ended itself may have done so because of the network, and the launcher then kills the others.
+    If another rank exited by itself earlier, the result is None. A rank that exits by itself may have lost its network
+    connection, after which the launcher kills all other ranks.
     """
     ends = [event for event in events if event.code in (*DEATHS, launchers.ABORT.code, _ends.HOST_MEMORY.code)]
     first = first_of([event for event in ends if event.rank is not None])
@@ -139,10 +142,10 @@ def _first_dead(events: Sequence[Event]) -> Event | None:
 
 
 def _ended_by_srun(events: Sequence[Event]) -> set[int]:
-    """Return the ids of tasks that srun killed because another task failed (`--kill-on-bad-exit`).
+    """Return the ids of events about tasks that srun killed because another task failed (`--kill-on-bad-exit`).
 
-    srun may print the killed tasks first. A task that lost a connection before it failed is no reason for the others'
-    end, and neither is one task of many that failed.
+    srun may print the killed tasks before the failed task. A failed task is not the reason if this task had lost a
+    connection before it failed. If more tasks failed than were killed, the failures do not explain the killed tasks.
     """
     victims = {event.rank for event in events if event.role in FOLLOWS and event.role != Role.STOPPED}
     follows: set[int] = set()
@@ -166,10 +169,11 @@ def _is_end_of_pod(event: Event) -> bool:
 
 
 def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events about missing ranks that all have an error or an end of their own.
+    """Return the ids of events about missing ranks, if each of these ranks has an error or an exit of its own.
 
-    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. Launchers report an end
-    late, but an error that follows the message may be its consequence.
+    A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. The report that a rank was
+    killed or crashed may come after the event about missing ranks, because launchers report the end of a rank late.
+    Other errors count only if they come earlier, because later errors may be consequences.
     """
     own = [event for event in events if event.role in (Role.CAUSE, Role.ENDED) and not event.kind.advisory]
     follows = set()
@@ -181,10 +185,9 @@ def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events that follow from a rank's own waiting.
+    """Return the ids of errors and exits of a rank that had waited or lost a connection before.
 
-    Such an event reports an error or the end of a rank. An earlier line of the same file says that the rank waited or
-    lost a connection.
+    An earlier line of the same file reports that the same rank waited or lost a connection.
     """
     follows = set()
     waited: set[tuple[str, int]] = set()
@@ -202,7 +205,7 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
     """Return the ids of events in which a process ended as a consequence of the failure.
 
-    Another process ended before this process, or a message of the same rank explains why the process ended.
+    Another process ended earlier, or an earlier message of the same rank explains the end.
     """
     observed = first_of([event for event in events if event.facts.get("first_observed") and event.code in DEATHS])
     follows = set()
@@ -221,12 +224,12 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 
 
 def _after_stop(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events that follow from the end of the job from outside.
+    """Return the ids of events that follow from a stop of the job by a user, the scheduler or a time limit.
 
-    A user, the scheduler or a time limit ended the job. The scheduler may also end a job after a failure, and then only
-    processes that were killed, missing ranks and lost connections are a consequence. A file may contain the next run of
-    the job, so only the lines after the stop and after the ends that followed it count, and all except the ends of
-    processes only soon after them.
+    The scheduler may also stop a job because it failed. If the scheduler stopped a failed job, only killed processes,
+    missing ranks and lost connections are consequences. A file may also contain the next run of the job. Therefore, an
+    event counts only if its line is near the stop, or near another consequence of the stop. The end of a process counts
+    up to many lines after the stop. All other consequences count only soon after the stop.
     """
     last: dict[tuple[str, bool], Event] = {}
     follows = set()
@@ -242,7 +245,7 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
 
 
 def _lines_after_stop(event: Event, from_outside: bool) -> int:
-    """Return within how many lines after the end of the job the event is a consequence; -1 if it never is."""
+    """Return up to how many lines after a stop the event can be a consequence of the stop; -1 if it never can."""
     if event.code == _ends.KILLED.code:
         return _MOST_STOP_LINES
     if event.role in (Role.ABSENT, Role.NETWORK) and event.code not in (*_AT_START, *LOSSES):
@@ -302,14 +305,20 @@ def ranked_causes(causes: Sequence[Event]) -> list[tuple[Event, float]]:
 
 
 def kind_of(event: Event) -> tuple[str, ...]:
-    """Return what two messages of the same cause have in common. Exceptions may differ in numbers, such as the rank."""
+    """Return what two messages of the same cause have in common.
+
+    Two exceptions that differ only in numbers, such as the rank, are the same cause.
+    """
     if event.code != python_errors.RAISED.code:
         return (event.code,)
     return (event.code, event.facts.get("error", ""), _NUMBER.sub("#", event.facts.get("message", "")))
 
 
 def _named(event: Event, alike: Sequence[Event]) -> Event:
-    """Add the rank and host to an event without both, if all other messages about the same loss name one process."""
+    """Add a rank and host to a message about a loss that names neither.
+
+    All other messages about this loss must name the same process.
+    """
     if event.code not in _SAME_LOSS:
         return event
     places = {(other.rank, other.host) for other in alike if (other.rank, other.host) != (None, None)}

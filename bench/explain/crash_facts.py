@@ -38,7 +38,7 @@ def who(ranks: Sequence[int]) -> str | None:
 
 
 def reason_of(event: Event, weight: float) -> Reason:
-    """Return a message as a cause on the page."""
+    """Convert a message to a `Reason`, which the page lists as a cause."""
     kind = event.kind
     return Reason(event.code, facts_of(event), words(event), evidence(event), weight, kind.step, kind.command)
 
@@ -74,11 +74,11 @@ def evidence(event: Event) -> str:
 
 
 def coded_document(line: Coded) -> dict[str, Any]:
-    """Return a line of the page for JSON documents."""
+    """Return a line of the page as a dictionary for JSON documents."""
     return {"code": line.code, "facts": dict(line.facts), "text": line.text}
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Return a message for JSON documents."""
+    """Return a message as a dictionary for JSON documents."""
     facts: Mapping[str, Any] = facts_of(event)
     return {"code": event.code, "text": words(event), "printed": event.printed, "facts": dict(facts)}

@@ -29,7 +29,7 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL
 class EventLog:
     """One file with its runs and its events. A dump is read as one document, and any other file as text.
 
-    `course`: how the job went on.
+    `course`: the job's steps and its success, as far as this file shows them.
     """
 
     log: Log
@@ -38,9 +38,9 @@ class EventLog:
 
     @property
     def runs(self) -> tuple[ForeignRun, ...]:
-        """The runs in the file, without records of a running job.
+        """The runs in the file, except runs that another tool recorded from a running job.
 
-        Such a record is not a separate run, because the job has its own files.
+        A recording is not a run of its own, because the files of the recorded job show the run.
         """
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
@@ -109,7 +109,7 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
 def _has_verdict(events: Sequence[Event]) -> bool:
     """Check whether nccl-tests reported correct results after the last message. Its log may still lack rows.
 
-    Another report of success may be one of a later program.
+    Other programs' reports of success do not count, because such a program may have started later.
     """
     last = max((event for event in events if event.role in FAILS), key=lambda event: event.line, default=None)
     return last is not None and last.later.has_verdict
@@ -130,7 +130,7 @@ def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
     """Divide files into jobs.
 
     The files that the user named are one job. In a folder, logs with names that differ only in numbers are one job. If
-    a folder has only one such job, the job also has the dumps and kernel logs in the folder.
+    a folder has logs of only one job, the dumps and kernel logs in this folder belong to the job too.
     """
     named = [log for log in logs if not log.log.source.found]
     jobs = [named] if named else []
@@ -156,7 +156,7 @@ def _is_evidence_only(log: EventLog) -> bool:
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
     """Check whether all logs together contain exactly one run, which failed.
 
-    If so, all other files belong to this run.
+    If there is exactly one failed run, all other files belong to this run.
     """
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

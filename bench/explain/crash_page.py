@@ -108,7 +108,8 @@ def _steps(crash: Crash) -> list[tuple[int, Reason]]:
 def _place(event: Event, num_alike: int) -> str:
     """Name the rank, host and process of an event, as far as the log states them.
 
-    `num_alike`: the number of other ranks that printed the same message. No rank is then to blame alone.
+    `num_alike`: the number of other ranks that printed the same message. If other ranks printed this message too, the
+    error is not specific to this rank.
     """
     parts = []
     if event.rank is not None and event.role != Role.ABSENT:

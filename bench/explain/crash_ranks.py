@@ -67,7 +67,7 @@ def behind(events: Sequence[Event]) -> list[Event]:
 
 
 def slowest_finished(events: Sequence[Event]) -> list[Event]:
-    """Return events about ranks that are behind in the records of NCCL's Inspector.
+    """Return events about ranks that are behind according to the records of NCCL's Inspector.
 
     The Inspector writes its records at intervals, so a record proves nothing without other evidence.
     """
@@ -140,11 +140,13 @@ def compared_calls(events: Sequence[Event]) -> list[Event]:
 
 
 def compared_timeouts(events: Sequence[Event]) -> list[Event]:
-    """Return an event about ranks that timed out in different operations with one sequence number in one group.
+    """Return events about ranks that timed out in different operations.
 
-    The message about a timeout often does not name the group. If so, the rank's message about the same number does. In
-    two groups of equal name, each process counts its groups by itself; their GUIDs differ, or two ranks have the same
-    number in the group.
+    The operations have the same sequence number in the same group.
+
+    If the message about a timeout does not name the group, another message of the same rank with the same sequence
+    number supplies the name. Different groups may have the same name, and each group has its own sequence numbers. Two
+    groups are known to be different if their GUIDs differ, or if two ranks have the same number within the group.
     """
     names: dict[tuple[int, int], set[str]] = {}
     guids: dict[tuple[int, int], set[str]] = {}
@@ -174,9 +176,10 @@ def compared_timeouts(events: Sequence[Event]) -> list[Event]:
 def _timed_out_calls(
     events: Sequence[Event], key_of: Callable[[int, int], _Key | None]
 ) -> dict[_Key, dict[int, Event]]:
-    """Return the first timeout of each rank, by the key of its operation.
+    """Return the first timeout of each rank, grouped by the key of the operation.
 
-    `key_of`: returns the key for a rank and a sequence number, or None if the operation is not compared.
+    `key_of`: a function that returns the key for a rank and a sequence number, or None if the operation cannot be
+    compared.
     """
     calls: dict[_Key, dict[int, Event]] = {}
     for event in events:
@@ -189,9 +192,9 @@ def _timed_out_calls(
 
 
 def _signatures(by_rank: Mapping[int, Event]) -> dict[int, tuple[str, str, str]]:
-    """Return for each rank (operation, size, "").
+    """Return the tuple (operation, size, "") for each rank.
 
-    The size is empty if it is the same on all ranks, unknown, or need not be the same.
+    The size is empty if it is unknown, the same on all ranks, or allowed to differ between ranks.
     """
     sizes = {
         rank: str(event.facts["numel_in"])
@@ -209,7 +212,9 @@ def _sizes_of_one_operation_differ(operations: Mapping[int, str | None], sizes: 
 
 
 def differing_timeouts(events: Sequence[Event]) -> list[Event]:
-    """Return an event about ranks that timed out in different operations with one number, if no line names the group.
+    """Return an event about ranks that timed out in different operations with the same sequence number.
+
+    No line names the group.
 
     Torch before 2.3 does not name groups. The ranks may belong to different groups, so the event blames no rank.
     """
@@ -227,9 +232,10 @@ def differing_timeouts(events: Sequence[Event]) -> list[Event]:
 
 
 def left_behind(events: Sequence[Event]) -> list[Event]:
-    """Return an event about ranks that timed out in an operation of all ranks that other ranks had finished.
+    """Return an event about ranks that timed out in an operation that other ranks had finished.
 
-    The list is empty if the numbers may belong to different attempts.
+    All ranks take part in the operation. If the sequence numbers may belong to different attempts of the job, the list
+    is empty.
     """
     if _has_several_attempts(events):
         return []
@@ -274,7 +280,7 @@ def _has_several_attempts(events: Sequence[Event]) -> bool:
 
 
 def timed_out_elsewhere(events: Sequence[Event]) -> list[Event]:
-    """Return events about the ranks that, as other ranks print, timed out in an operation."""
+    """Return an event for each timeout that a rank reported about another rank."""
     reported = [event for event in events if event.kind is torch_watchdog.STATUS and "reported_by" in event.facts]
     return [
         replace(

@@ -95,7 +95,7 @@ def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mappi
 def _without_dump(
     group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event], expected: Sequence[int]
 ) -> Iterator[Event]:
-    """Yield an event about the ranks that wrote no dump, if they are few and all other ranks agree."""
+    """Yield an event about the ranks that wrote no dump, if these are fewer than half and all dumps agree."""
     lacking = tuple(rank for rank in expected if rank not in events)
     if not calls or not lacking or len(lacking) * 2 >= len(expected):
         return
@@ -115,7 +115,7 @@ def _signature(record: Record) -> tuple[str, str, str]:
 
 
 def ranks_by_call(signatures: Mapping[int, tuple[str, str, str]]) -> dict[tuple[str, str, str], list[int]]:
-    """Return the ranks that made each call, in rising order. `signatures`: for each rank, its call."""
+    """Return the ranks that made each call, in rising order. `signatures`: the call of each rank."""
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):
         ranks_of.setdefault(signature, []).append(rank)

@@ -32,9 +32,10 @@ _OPTIONS = {
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """Return the option with which linkbench could judge the result, or why there is no such option.
+    """Return the option with which linkbench could judge the result.
 
-    Return None if the result is already judged with certainty.
+    If no option helps, return why the result has its verdict. If the result is already judged with certainty, return
+    None.
     """
     if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None

@@ -33,7 +33,7 @@ _NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_
 
 
 class ExplainLimit(Code):
-    """The bounds that only `explain` computes, each with its code (`Bound.code`) and name."""
+    """The bounds that only `explain` computes. Each bound has a code (`Bound.code`) and a name."""
 
     WITHOUT_BRIDGE = "without-bridge", "{bound} without NVLink bridge"  # the bound of two cards if no bridge joins them
 
@@ -142,7 +142,7 @@ class RunEvidence:
     def rising(self) -> bool:
         """Whether bandwidth still rises at the largest measured size.
 
-        The value is False at sizes so large that all curves are flat.
+        At very large sizes, all curves are flat, so the value is False.
         """
         if self.flat_from_bytes is not None or self.largest_bytes >= LARGE_SIZE_BYTES:
             return False
@@ -150,16 +150,17 @@ class RunEvidence:
 
     @property
     def too_short(self) -> bool:
-        """Whether the curve still rises, or has too few sizes to show whether it rises.
+        """Whether larger messages may reach a higher rate than this curve shows.
 
-        If the value is True, the best rate may be below the highest bandwidth of the links.
+        The value is True if bandwidth still rises at the largest size. The value is also True if fewer than three sizes
+        were measured and none of them is large.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
 
     @property
     def other_gpus(self) -> tuple[str, ...]:
-        """The GPU models in the log that the machine named by the user does not have."""
+        """The GPU models that the log names but the user's machine does not have."""
         return other_gpus(self.run, self.machine)
 
     @property
@@ -167,7 +168,8 @@ class RunEvidence:
         """Whether the NICs that carry this run's data are known.
 
         The NICs are known if the machine is known, or if all machines that fit the log have the same NICs. There is one
-        exception: on an unknown machine with one rank per node, the rank may use one NIC or all NICs.
+        exception. On an unknown machine with one rank per node, it is unknown whether the rank uses one NIC or all
+        NICs.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:
@@ -176,9 +178,9 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether it is unknown if a bridge joins the two cards.
+        """True if the log does not show whether a bridge joins the two cards.
 
-        If the value is True, the rate is possible without a bridge.
+        The value is False if the measured rate is impossible without a bridge.
         """
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
@@ -203,7 +205,9 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data. NCCL's reasons then do not apply.
+        """Whether a library or test for host memory moves the data.
+
+        For such a run, reasons that concern NCCL do not apply.
 
         The data may still be in GPU memory.
         """
@@ -211,9 +215,10 @@ class RunEvidence:
 
     @property
     def memory(self) -> str:
-        """The type of the memory that contains the buffers of a library for host memory.
+        """The type of memory that holds the buffers of a library for host memory.
 
-        The value is "host", "device", or "mixed" if the sender and the receiver use different memory.
+        The value is "host" or "device". The value is "mixed" if the sender and the receiver use different types of
+        memory.
         """
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"
@@ -243,7 +248,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """The lowest possible rate through the NICs of one node at the best row, in bytes per second and direction.
+        """The lowest possible rate through the NICs of one node at the best row, in bytes per second in each direction.
 
         This rate assumes that only the necessary bytes leave the node.
         """
@@ -316,7 +321,7 @@ def busbw(row: ForeignRow) -> float:
 
 
 def other_gpus(run: ForeignRun, machine: LogMachine) -> tuple[str, ...]:
-    """Return the GPU models in the log that the named instance type does not have."""
+    """Return the GPU models that the log names but the instance type does not have."""
     if not machine.instance:
         return ()
     printed = {gpu_printed(name) for name in run.gpus} - {None, machine.gpu}

@@ -21,7 +21,7 @@ _MOST_ROWS = 3
 
 
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
-    """Check whether the run's figures have no bound.
+    """Return True if no bound on the run's figures is known.
 
     Rows of a known pattern have a bound if the user named the machine. Rows that were recorded from a running job never
     have a bound.
@@ -58,7 +58,8 @@ def measured_words(run: ForeignRun) -> str:
 def first(run: ForeignRun) -> str:
     """Return the figure for the title.
 
-    If the run has rows, return the figure of the best row. Otherwise, return the verdicts or the first figure.
+    If the run has rows, return the figure of the best row. If the run has no rows, return the verdicts or the first
+    figure.
     """
     best = best_row(run)
     if best is not None:
@@ -112,7 +113,7 @@ def possible(run: ForeignRun) -> Iterator[Coded]:
 
 
 def others() -> Iterator[Coded]:
-    """Yield one line that says that published results of this tool are not collected."""
+    """Yield one line that says that linkbench has no collection of published results of this tool."""
     yield Coded.of(OthersCode.NOT_COLLECTED)
 
 

@@ -139,7 +139,7 @@ def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traff
 
 
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
-    """Return the number of ranks and how it was derived.
+    """Return the number of ranks, and how this number was derived.
 
     If the log does not state the number of ranks, this function derives the number from busbw / algbw. The number is
     None if it is unknown.
@@ -168,7 +168,10 @@ def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Cod
 def _nodes(
     run: ForeignRun, machine: LogMachine, ranks: int | None, given: int | None
 ) -> tuple[int | None, Coded | None]:
-    """Return the number of nodes and how it is known. The second value is None if the log states the number."""
+    """Return the number of nodes, and a message about the origin of this number.
+
+    If the log states the number, there is no message (None).
+    """
     if given is not None:
         return given, Coded.of(CountCode.NODES_GIVEN, num_nodes=given)
     in_log = run.num_nodes or (len(run.hosts) or None)
@@ -191,10 +194,12 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """Return a doubt about the number of nodes if the hosts may be pods. Otherwise return None.
+    """Return a warning that the number of nodes may be wrong because the hosts may be pods.
 
-    Hosts may be pods if their names end in numbers and they have few ranks. A host has few ranks if it has at most half
-    as many ranks as a node has GPUs.
+    Otherwise return None.
+
+    Hosts may be pods if their names end in numbers and they have few ranks. "Few" means at most half as many ranks per
+    host as a node has GPUs.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
@@ -211,7 +216,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Return why the user's number of nodes cannot be right for these ranks; None if it can be right."""
+    """Return why the user's number of nodes is impossible for this number of ranks; None if it is possible."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

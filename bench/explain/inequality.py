@@ -59,7 +59,9 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """Return the rates in bytes per second of those NICs on the market that would make this run normal.
+    """Return the rates of the NICs with which this run would be normal, in bytes per second.
+
+    Only rates of NICs on the market are considered.
 
     Each GPU of the run is assumed to have one NIC.
     """
@@ -137,7 +139,7 @@ def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
 
 
 def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """Yield (busbw, name) for a node with one 10 Gb/s NIC, the slowest NIC that a machine may have."""
+    """Yield (busbw, name) for a node with one 10 Gb/s NIC. No machine is assumed to have a slower NIC."""
     links = evidence.machine.links
     if links is not None and evidence.crosses_nics:
         rate = _usual_rate(evidence, _with_nics(links, 1, 1.25e9))

@@ -67,7 +67,7 @@ def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
 class HintReader:
     """Reads every line of a log and keeps the hints.
 
-    The reader never raises an error. Its memory is limited even if the log is very long.
+    The reader never raises an error. The reader uses little memory, even if the log is very long.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class HintReader:
         return tuple(sorted(found, key=lambda hint: hint.line))
 
     def _read_plain(self, number: int, text: str) -> None:
-        """Read a line without NCCL's prefix."""
+        """Look for hints in a line that lacks NCCL's prefix."""
         self.topology.read(number, text)
         if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
             self._keep_rank(number, *rank.groups())
@@ -116,8 +116,8 @@ class HintReader:
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
         """Keep a hint if two ranks share a GPU.
 
-        Such ranks have the same host, device and bus id. The bus id alone is no proof, because NCCL prints it in a
-        short form.
+        Two ranks share a GPU if they have the same host, device and bus id. The bus id alone is no proof, because NCCL
+        prints it in a short form.
         """
         if len(self._rank_at) >= _MOST_RANKS:
             return

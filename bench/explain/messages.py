@@ -281,7 +281,7 @@ class DecidingOption(OptionalPartsCode):
 
 
 class CountCode(OptionalPartsCode):
-    """How the number of ranks or nodes is known if the log does not state it."""
+    """The origin of the number of ranks or nodes, if the log does not state this number."""
 
     RANKS_FROM_RATES = "ranks-from-rates", "ranks: {num_ranks}, derived from busbw / algbw = {ratio:.4g}"
     NODES_GIVEN = "nodes-given", "nodes: {num_nodes}, as given"
@@ -409,7 +409,7 @@ class OthersCode(OptionalPartsCode):
 class ExplainNote(OptionalPartsCode):
     """The notes below the verdict.
 
-    A note does not explain the result, but a reader should know the note before quoting a figure.
+    A note says what a reader should know before quoting a figure. Notes do not explain the verdict.
     """
 
     ABOVE_PORT = (

@@ -1,6 +1,6 @@
 """Write notes about rows.
 
-A note does not explain the bandwidth, but a reader should know it before quoting a figure.
+A note says what a reader should know before quoting a figure. Notes do not explain the bandwidth.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
 
 
 def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
-    """Return notes on published copies with the same figures, and on what two-way figures mean."""
+    """Return notes about copies.
+
+    A note says that a published result has the same figures, or explains what two-way figures mean.
+    """
     directions = {test.direction for test in evidence.tests}
     same = [each.where for each in evidence.references if _has_same_figures(evidence, each)]
     notes = [Coded.of(ExplainNote.SAME_AS_PUBLISHED, machine=same[0])] if same else []
@@ -53,7 +56,7 @@ def _has_same_figures(evidence: CopyEvidence, reference: CopyReference) -> bool:
 
 
 def _above_port(evidence: RunEvidence) -> Coded | None:
-    """Note a rate above the port's rate, which is possible if the switch reduces (adds the data)."""
+    """Return a note on a rate above the port's rate. Such a rate is possible if the switch reduces (adds the data)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or evidence.crosses_nics:
         return None
@@ -63,7 +66,7 @@ def _above_port(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements_differ(evidence: RunEvidence) -> Coded | None:
-    """Note that rates in place and out of place differ at large sizes."""
+    """Return a note if in-place and out-of-place operations have different rates at large sizes."""
     ratios = list(_placements(evidence))
     if len(ratios) < 2:
         return None
@@ -75,7 +78,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
-    """Yield, for each large size with both rates, the rate in place divided by the rate out of place."""
+    """Yield the ratio (in-place rate) / (out-of-place rate) for each large size that has both rates."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in evidence.rows:
         if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):
@@ -86,7 +89,7 @@ def _placements(evidence: RunEvidence) -> Iterator[float]:
 
 
 def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
-    """Note that the largest size is slower than a smaller size, if no reason explains this difference."""
+    """Return a note if the largest size is slower than a smaller size and no reason explains this."""
     best = evidence.best
     last = evidence.rate_by_size.get(evidence.largest_bytes, 0.0)
     if (
@@ -107,7 +110,7 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
 
 
 def _bandwidth_dips(evidence: RunEvidence) -> Coded | None:
-    """Note several sizes in the middle of the curve that are far slower than smaller and larger sizes."""
+    """Return a note if sizes in the middle of the curve are far slower than smaller and larger sizes."""
     peak = (0.0, 0)
     dip: list[tuple[float, int]] = []
     for size, rate in sorted(evidence.rate_by_size.items()):
@@ -133,7 +136,7 @@ def _bandwidth_dips(evidence: RunEvidence) -> Coded | None:
 
 
 def _first_row_warming(evidence: RunEvidence) -> Coded | None:
-    """Note that the first row includes work that the library does only once."""
+    """Return a note if the first row includes one-time work of the library."""
     if evidence.small_message_s is None:
         return None
     small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
@@ -143,7 +146,7 @@ def _first_row_warming(evidence: RunEvidence) -> Coded | None:
 
 
 def _types_differ(evidence: RunEvidence) -> Coded | None:
-    """Note that one element type is slower than another."""
+    """Return a note if one element type is slower than another."""
     rates: dict[str, float] = {}
     for row in evidence.rows:
         if row.dtype and (row.payload_bytes or 0) >= LARGE_BYTES:

@@ -1,6 +1,6 @@
 """Recognise published results that were taken from the explained run itself.
 
-Such a result cannot show whether the run is normal.
+A published result that was taken from the run itself cannot show whether the run is normal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_references(evidence: RunEvidence) -> tuple[Reference, ...]:
 
 
 def others_of_each_machine(evidence: RunEvidence) -> tuple[Reference, ...]:
-    """Return each machine's best published result with as many ranks, except results that were taken from this run."""
+    """Return each machine's best published result with the same number of ranks, except results taken from this run."""
     return best_of_each(each for each in _alike(evidence) if not is_own(evidence, each))
 
 

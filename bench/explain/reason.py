@@ -1,8 +1,8 @@
 """Define reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
 The function checks whether the reason applies to the evidence about one run. If the reason applies, the function
-returns a weight, facts and a command; otherwise it returns None. The decorator contains the reason's code and texts. No
-other list names the function.
+returns a weight, facts and a command; otherwise it returns None. The decorator contains the reason's code and texts.
+These functions are not listed anywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIKELY = 0.7  # if a reason with at least this weight applies, no fallback reas
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that may have failed, as the evidence for reasons.
+    """A run that may have failed, as the input of the functions that find the reason.
 
     `num_wrong_rows`: the number of rows with wrong elements.
     """
@@ -54,8 +54,8 @@ class Found:
     """What a reason's function returns if the reason applies.
 
     `weight`: a number from 0 to 1; reasons are sorted by weight. The weight is near 1 if the log itself states the
-    reason. It is 0.6 if the figures fit and nothing contradicts the reason. It is lower if several reasons are
-    possible.
+    reason. The weight is 0.6 if the figures fit and nothing contradicts the reason. The weight is lower if several
+    reasons are possible.
     `command`: what the user may run next.
     """
 
@@ -68,7 +68,7 @@ class Found:
 class ReasonRule(Generic[E]):
     """A reason that this suite knows.
 
-    Call the rule with evidence to get a Reason, or None if the reason does not apply.
+    To evaluate the rule, call it with evidence. The result is a Reason, or None if the reason does not apply.
     """
 
     code: str
@@ -134,7 +134,10 @@ def rules() -> tuple[ReasonRule[Any], ...]:
 
 
 def _mistake(module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping[str, ReasonRule[Any]]) -> str | None:
-    """Return what is wrong with a file of reasons, as the end of a sentence, or None if nothing is wrong."""
+    """Return what is wrong with a file of reasons, or None.
+
+    The text begins with a verb and completes a sentence about the file.
+    """
     if not own:
         return "must define a function with @reason"
     for name, value in vars(module).items():
@@ -150,7 +153,7 @@ def _mistake(module: ModuleType, own: Sequence[ReasonRule[Any]], others: Mapping
 def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:
     """Return every reason that applies to a run with rows, the likeliest first.
 
-    `only_always`: whether to return only reasons that are shown with any verdict.
+    `only_always`: whether to return only the reasons that are shown whatever the verdict is.
     """
     wanted = []
     for rule in rules():

@@ -24,7 +24,10 @@ _IF_LIKELY = ", if it is one of the machines named above"
 
 
 def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
-    """Return the hard bounds and references at a row, the lowest first. A bound on a rate applies to every size."""
+    """Return the hard bounds on a row's rate and the reference rates, the lowest first.
+
+    If the quantity is a rate, the same bound holds for rows of every size.
+    """
     machine = evidence.machine
     assert machine.links is not None
     found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
@@ -42,7 +45,10 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
 
 
 def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
-    """Return the rows that exceed the lowest hard bound by more than rounding. The highest row comes first."""
+    """Return the rows that exceed the lowest hard bound by more than rounding.
+
+    The row with the highest rate comes first.
+    """
     hard = next((bound for bound in bounds if bound.kind == "hard"), None)
     if hard is None:
         return ()
@@ -51,7 +57,7 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """Return the bound as a reference bound, because the run may have used another machine that fits the log."""
+    """Convert an uncertain bound to a reference: the run may have used another machine that fits the log."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 

@@ -81,7 +81,7 @@ def status_lines(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(evidence: RunEvidence) -> Iterator[Coded]:
-    """Yield the bounds at the best row."""
+    """Yield a line for each bound on the rate of the best row."""
     best = evidence.best
     if not evidence.bounds or best is None:
         yield _no_bound(evidence)
@@ -114,7 +114,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 def others(evidence: RunEvidence) -> Iterator[Coded]:
     """Yield published results with the same numbers of ranks and nodes.
 
-    A result with a known limitation is shown only if this run is as slow as that result. If this run itself was
+    A published result with a known limitation is shown only if this run has about the same rate. If this run itself was
     published, its published result comes last.
     """
     obstacle = _not_compared(evidence)
@@ -214,7 +214,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
     """Return the bound to name first, then the other bounds.
 
-    Across nodes, only references for the network are shown.
+    If data cross NICs, only hard bounds and the rates of the network are shown.
     """
     first = bound_to_show(evidence)
     found = []

@@ -33,7 +33,7 @@ class Shortfall:
 class Fall:
     """A curve that collapses, described by the size and rate of its peak, and by its last size and rate.
 
-    At each size, the rate is the higher of the rates in place and out of place.
+    At each size, the higher one of the in-place rate and the out-of-place rate is used.
     """
 
     peak_bytes: int
@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """Return how far the run is below normal. Return None unless the verdict is low or far too low."""
+    """Return how far the run is below normal. If the verdict is neither low nor far too low, return None."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -61,7 +61,7 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
 def between_nodes(evidence: RunEvidence) -> bool:
     """Check whether data cross NICs.
 
-    If the number of nodes and the machine are unknown, check whether there are more ranks than GPUs in any node.
+    If the number of nodes and the machine are unknown, check whether there are more ranks than any node has GPUs.
     """
     if evidence.num_nodes is None and evidence.machine.links is None:
         return (evidence.num_ranks or 0) > _MOST_GPUS
@@ -71,9 +71,9 @@ def between_nodes(evidence: RunEvidence) -> bool:
 def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the curve collapses with size; None if it does not collapse.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. Both
-    figures are at larger sizes than the peak. If only one size is larger, the function uses the in-place and the
-    out-of-place figure at this size.
+    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The last
+    two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the two
+    figures are the in-place and the out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -1,4 +1,4 @@
-"""Compare a run's bandwidth with published results at sizes that both have."""
+"""Compare a run's bandwidth with published results at the same message size."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 
 
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
-    """Return the match at this run's best size or at the closest published size; None if no size is comparable.
+    """Return the run's rate and the published rate at one size; None if no size is comparable.
 
-    A published size below the best size is comparable if this run's curve is flat at this size, if the two sizes are
-    within a factor of two, or if both sizes are large.
+    The size is this run's best size, or the closest published size.
+
+    A published size below this run's best size is comparable in three cases: this run's curve is flat at the published
+    size, the two sizes are within a factor of two, or both sizes are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes
     assert best is not None and best.payload_bytes

@@ -33,7 +33,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
     The run has the rows and matrices of all its jobs. The header is the header of one of these jobs. Raises UsageError
-    if a header lacks what an import writes.
+    if a header lacks a key that every import writes.
     """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for job, header, records in jobs:
@@ -111,7 +111,10 @@ def _run(header: Header) -> ForeignRun:
 
 
 def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
-    """Return how the reader recomputed figures. Files of older versions contain no codes."""
+    """Return messages that say which figures the log's reader recomputed, and how.
+
+    Results files of older versions contain the texts of these messages, but no codes.
+    """
     texts = imported.get("translations") or ()
     codes = imported.get("translation_codes") or [UNCODED] * len(texts)
     return tuple(Coded(code, {}, text) for code, text in zip(codes, texts, strict=False))
@@ -120,7 +123,7 @@ def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
     """Return why an imported run did not succeed; None if it succeeded.
 
-    Files of older versions have no code for the reason.
+    Results files of older versions contain no code for the reason.
     """
     if imported.get("failure") is None:
         return None
@@ -164,7 +167,10 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """Return the keys of all rows that contradict another row. At least one of two such rows is wrong."""
+    """Return the keys of all rows that contradict another row.
+
+    If two rows contradict each other, at least one of them is wrong.
+    """
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):

@@ -1,21 +1,22 @@
 """Set aside the messages that a job survived.
 
-One question decides: did the process that printed the message go on as usual? Some answers are sure:
-- The process made further steps, or the job made so many that no process can wait for a dead one. After an exception
-  that nothing caught, a program may still write lines that it printed before.
+A job survived a message if the process that printed it went on as usual. Some signs of this are certain:
+- The process made further steps, or the job made too many steps for ranks that wait for a dead process. After an
+  uncaught exception, more steps are needed, because the program may still write buffered lines.
 - A launcher restarted the job, and the next attempt made steps, succeeded, or failed for a reason of its own.
-- A launcher reported the end of an earlier run, and a later run in the same file made many steps, and then succeeded or
+- A launcher reported the end of an earlier run. A later run in the same file made many steps, and then succeeded or
   failed.
 
-Others are likely, and count only if no other message is about a failure:
+Other signs are less certain, and count only if no other message reports a failure:
 - A few steps follow in lines that do not name their process.
 - The program or its launcher reported success later.
-- The program had reported success before. Connections then break as the processes end one after another.
-- A port of a NIC became active again.
+- The program had reported success before the message. At the end of a job, connections break because the processes do
+  not exit at the same time.
+- The port of a NIC failed, but became active again.
 
-If the job is known to have failed, and no other message tells why, a message that it survived is still the likeliest
-cause: a thread that read data may have died long before the others starved. Beside another cause, it is a less likely
-one.
+If the job is known to have failed, and no other message says why, a survived message is still the likeliest cause. For
+example, a thread that reads data may die long before the other threads run out of data. If another message explains the
+failure, the survived message is listed as a less likely cause.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MOST_LINES = 4  # on the page
 
 
 class How(StrEnum):
-    """How a job survived a message. The values are facts of `CrashCode.SURVIVED`."""
+    """Why a message did not end the job. Each value is a fact of `CrashCode.SURVIVED`."""
 
     WENT_ON = "went_on"
     SUCCEEDED = "succeeded"
@@ -84,7 +85,10 @@ def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event
 
 
 def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: bool) -> list[Event]:
-    """Return the messages that the job survived and that may still be its cause, because it is known to have failed."""
+    """Return survived messages that may still be the cause of the failure.
+
+    The list is empty if no failure of the job is known.
+    """
     failing = _failing(kept)
     is_known = failed or any(event.role not in _STATES_CAUSE or _is_end(event) for event in failing)
     return _candidates(survived, failing) if is_known else []
@@ -93,21 +97,21 @@ def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: 
 def with_doubted(
     ranked: Sequence[tuple[Event, float]], doubted: Sequence[tuple[Event, float]]
 ) -> list[tuple[Event, float]]:
-    """Add causes that the job may have survived to the other causes, each after them all."""
+    """Append the causes that the job may have survived. The appended causes get less weight than all other causes."""
     most = _LESS * min((weight for _, weight in ranked), default=1.0)
     return [*ranked, *((event, min(weight, most)) for event, weight in doubted)]
 
 
 def _failing(events: Iterable[Event]) -> list[Event]:
-    """Return the messages that are never usual."""
+    """Return the messages that report a failure, without messages that healthy programs also print."""
     return [event for event in events if event.role in FAILS and not event.kind.advisory]
 
 
 def _candidates(survived: Sequence[Survived], failing: Sequence[Event]) -> list[Event]:
-    """Return the messages that may be causes of a failure that came later.
+    """Return the survived messages that may be the cause of a later failure.
 
-    A launcher's restart, or an earlier run in the same file, has nothing to do with it. Of equal messages, the job may
-    have survived one, but the other says more about the failure.
+    A message cannot be the cause if the launcher restarted the job afterwards, or if the message belongs to an earlier
+    run in the same file. If a message of the same kind did end the job, that message is used instead.
     """
     ends = _last_lines(each.event for each in survived if _is_end(each.event))
     kinds = {kind_of(event) for event in failing}
@@ -117,7 +121,7 @@ def _candidates(survived: Sequence[Survived], failing: Sequence[Event]) -> list[
 
 
 def _last_lines(events: Iterable[Event]) -> dict[str, int]:
-    """Return the last line of the events in each file."""
+    """Return the line number of the last event in each file."""
     last: dict[str, int] = {}
     for event in events:
         last[event.source] = max(event.line, last.get(event.source, 0))
@@ -125,10 +129,11 @@ def _last_lines(events: Iterable[Event]) -> dict[str, int]:
 
 
 def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
-    """Return how the job survived messages, by their id, whatever happened later.
+    """Return how the job survived messages, by the id of the message. Only proven cases are returned.
 
-    Steps prove it: so many that no waiting process makes them, or some of the process that printed the message. So
-    does a restart, if the next attempt made steps, succeeded, or failed for a reason of its own.
+    A message is proven to be harmless if the process that printed it made further steps, or if the job made more steps
+    than waiting processes can make. A message is also harmless if the job was restarted, and the next attempt made
+    steps, succeeded, or failed for a reason of its own.
     """
     latest = _latest_attempts(events, _STATES_CAUSE)
     latest_wait = _latest_attempts(events, (*_STATES_CAUSE, Role.WAITED))
@@ -158,9 +163,9 @@ def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
 
 
 def _is_end_of_earlier_run(event: Event, last: Event) -> bool:
-    """Check whether a run that a launcher or the scheduler ended is followed by another, complete one in the file.
+    """Check whether a launcher or the scheduler ended an earlier run, and a later run in the same file is complete.
 
-    `last`: the last message of the file about a failure.
+    `last`: the last message of a failure in this file.
     """
     steps = event.later.all_steps
     is_over = event.later.has_success or event.code in _STOPS
@@ -169,7 +174,10 @@ def _is_end_of_earlier_run(event: Event, last: Event) -> bool:
 
 
 def _survived_if_nothing_failed(events: Sequence[Event], sure: Mapping[int, How]) -> dict[int, How]:
-    """Return how the job survived messages, by their id, if no other message is about a failure."""
+    """Return how the job probably survived messages, by the id of the message.
+
+    The result is used only if no other message reports a failure.
+    """
     shown = [event for event in events if event.role in FAILS and id(event) not in sure]
     likely = {id(event): how for event in shown if (how := _likely(event)) is not None}
     ports = _recovered_ports(events)
@@ -177,10 +185,13 @@ def _survived_if_nothing_failed(events: Sequence[Event], sure: Mapping[int, How]
 
 
 def _likely(event: Event) -> How | None:
-    """Return how the job survived a message if nothing else failed: a few steps, or success before or after it.
+    """Return how the job probably survived a message, or None.
 
-    A process that only the shell or the kernel reports as killed may be a helper of a job that succeeds later. An
-    exception that nothing caught needs steps before the success, because a program may report success as it ends.
+    The evidence is a few further steps, or a report of success before or after the message.
+
+    If only the shell or the kernel reports that a process was killed, the process may be a helper. If the job succeeds
+    later, the end of the helper was harmless. After an uncaught exception, a report of success counts only if many
+    steps preceded the report. Even a failed program may report success when it exits.
     """
     later = event.later
     if event.code in _NEVER_SURVIVED:
@@ -212,9 +223,9 @@ def _is_end(event: Event) -> bool:
 
 
 def _latest_attempts(events: Sequence[Event], roles: Collection[Role]) -> dict[str, int]:
-    """Return for each file the number of restarts before the last message of these roles.
+    """Return, for each file, how many restarts preceded the last message with one of these roles.
 
-    An attempt that did not even reach the store says nothing about why the attempt before it failed.
+    An attempt that did not reach the store is ignored, because it does not show why the previous attempt failed.
     """
     latest: dict[str, int] = {}
     for event in _failing(events):

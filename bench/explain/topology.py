@@ -42,7 +42,7 @@ class Topology:
     inventory: Inventory
 
     def facts(self, file: str = "") -> dict[str, Any]:
-        """Return the devices in the form of a node's facts.
+        """Return the devices as a dictionary with the same keys as a node's reported facts.
 
         `file`: the name of the file.
         """
@@ -77,7 +77,7 @@ class TopologyReader:
             self._keep(number, text)
 
     def _is_part(self, text: str) -> bool:
-        """Check whether the line is an adapter's row, the state of a link, or the command above a table."""
+        """Check whether the line is an adapter's row, a link's state, or the command that printed a topology table."""
         if self._columns and text.split(maxsplit=1)[0] in self._columns:
             return True
         if text.startswith("Link ") or "links are in" in text:
@@ -127,7 +127,7 @@ class TopologyReader:
 
 
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
-    """Map each GPU to (kind of its shortest path to a network adapter, adapters with a path of this kind).
+    """Map each GPU to its closest network adapters: (type of the path, names of these adapters).
 
     Return {} if there are no adapters.
     """

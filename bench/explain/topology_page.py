@@ -73,8 +73,8 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If some GPUs have fewer links or no bridge, but the machine may be built this way, the verdict
-    says so. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
+    all links are alike. If some GPUs have fewer links or no bridge, the verdict is normal only for machines that are
+    built this way. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

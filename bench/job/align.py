@@ -79,7 +79,10 @@ def align(by_rank: Mapping[int, RankTrace], found: Iterable[Found], remarks: lis
 
 
 def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: list[Coded]) -> None:
-    """Report collectives that one rank ended before another rank began. Files of one run have no such collectives."""
+    """Report collectives that ended on one rank before they began on another.
+
+    Such collectives show that the files belong to different runs.
+    """
     num = 0
     for parts in exchanges:
         first_end = min(clocks.aligned(rank, part.end_s) for rank, part in parts.items())
@@ -124,7 +127,10 @@ def _offsets(
 
 
 def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, float]:
-    """Return the offsets. If the files of a host state times of the same clock, its ranks get the same offset."""
+    """Return the offset of each rank's clock.
+
+    If the files of a host state times of the same clock, all ranks of this host get the same offset.
+    """
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, trace in by_rank.items():
         by_host[trace.host or f"of rank {rank}"].append(rank)
@@ -139,7 +145,8 @@ def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) ->
 def _clocks(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, object]:
     """Return the clock of each rank: the clock of its host, or a clock of its own.
 
-    A rank with a device has its own clock, because converting the device's times has a different error on each device.
+    A rank with a device has its own clock: its device times were converted to host time, with an error that differs
+    between devices.
     """
     found: dict[int, object] = {}
     for rank, trace in by_rank.items():

@@ -2,8 +2,8 @@
 
 Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
 median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
-values: the error bound of the clocks, and a fixed share of the step. This share covers the usual variation of healthy
-jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
+values: the error bound of the clocks, and a fixed share of the step. The fixed share covers the usual variation of
+healthy jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _late_rank(known: Known) -> Iterator[Cause]:
 def _often_late(known: Known) -> list[LateRank]:
     """Return the ranks that are late in most steps, except pipeline stages.
 
-    If a rank works after the last exchange of a step, only the next step shows the delay. With few steps, one step
-    without a delay is therefore tolerated.
+    If a rank works after the last exchange of a step, its delay is visible only in the next step. In a job with few
+    steps, one step without a delay is therefore tolerated.
     """
     num_steps = known.job.num_steps
     least = min(_OFTEN * num_steps, max(num_steps - 1, 2))
@@ -137,7 +137,7 @@ def _often_late(known: Known) -> list[LateRank]:
 def _is_bubble(known: Known, rank: int) -> bool:
     """Check whether other ranks wait mostly for messages from a rank.
 
-    Such a rank is a pipeline stage and not a late rank.
+    A rank whose messages the other ranks await is a pipeline stage and not a late rank.
     """
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
     return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
@@ -183,9 +183,9 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
     """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
-    With p stages and m micro-batches, a step takes (m + p - 1) times the time of a micro-batch on one stage. Each stage
-    works for m of these times, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several
-    messages or if the job has several pipelines.
+    With p stages and m micro-batches, a step takes (m + p - 1) t, where t is the time of one micro-batch on one stage.
+    Each stage works for m t, both with GPipe and with 1F1B. The shortest waiting time is not reported if a micro-batch
+    has several messages, or if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
@@ -311,13 +311,13 @@ def _exchanges(known: Known) -> list[Coded]:
 
 
 def _num_exchanges(known: Known) -> int:
-    """Return the number of exchanges of a rank in a step, as a mean over ranks."""
+    """Return the mean number of exchanges that a rank makes in a step."""
     calls = sum(len(one.parts) for one in known.job.collectives)
     return round(calls / len(known.job.traces) / max(known.job.num_steps, 1))
 
 
 def _wire_s(known: Known) -> float:
-    """Return the time per step in which at least one exchange of a rank moves data: the median over all ranks."""
+    """Return the median over ranks of the time per step in which an exchange of the rank moves data."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -358,7 +358,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began while its host waited, or just after the host had waited."""
+    """Return the host-bound times of a rank that began during a wait of its host or shortly afterwards."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
@@ -409,9 +409,9 @@ def _costly_overlap(known: Known) -> Iterator[Cause]:
 
 
 def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float]]:
-    """Yield (excess times, slowdown factor) for each type of kernel that exchanges slow down.
+    """Yield (excess times, slowdown factor) for each type of kernel that is slower while an exchange runs.
 
-    The excess time of a kernel is the last part of its duration, beyond the usual duration.
+    The excess time of a kernel is its duration minus the usual duration, and is taken from the end of the kernel.
     """
     if trace.compute_kind is None or not len(trace.compute):
         return
@@ -434,7 +434,7 @@ def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float
 
 
 def _recompute(known: Known) -> Iterator[Cause]:
-    """Find layers whose forward pass runs again in the backward pass."""
+    """Find layers whose forward pass is repeated during the backward pass."""
     again = {}
     for rank, trace in known.job.traces.items():
         forward, backward = (
@@ -450,7 +450,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
-    """Return the work that the host launched during the given times."""
+    """Return the spans of the work that the host launched during the spans `called`."""
     if not trace.on_device:
         return called
     if not len(called) or not len(trace.compute):
@@ -484,7 +484,7 @@ def _periodic(known: Known) -> Iterator[Cause]:
 def _pageable_copy(known: Known) -> Iterator[Cause]:
     """Find copies from or to memory that is not page-locked.
 
-    Such copies never overlap with work.
+    Copies of memory that is not page-locked never overlap with work.
     """
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}
@@ -528,8 +528,8 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
 def _few_cpus(known: Known) -> Iterator[Cause]:
     """Find hosts on which the ranks' main threads are ready to run but wait for a CPU.
 
-    With a device, a host wait costs time only if the device becomes idle. The gain is therefore at most the host-bound
-    time.
+    If the job uses a device, a waiting host costs time only while the device is idle. The gain is therefore at most the
+    host-bound time.
     """
     by_host: dict[str | None, list[RankTrace]] = defaultdict(list)
     for trace in known.job.traces.values():

@@ -1,10 +1,12 @@
 """Predict how long a recorded step takes on another machine.
 
-The prediction replaces the step's exchange times and scales its compute time. The times on the other machine are known
-only as intervals. The recorded steps are replayed with the low, middle and high values of both intervals. Random draws
-of both errors (predict/draws.py) are interpolated between these replays, so the predicted step also has an interval. If
-two machines depend on the same assumption, both use the same random draws of the assumption's error. Machines are
-therefore compared draw by draw.
+The recorded exchange times are replaced by predicted times, and the compute time is multiplied by a factor. The
+predicted times and the factor are known only as intervals. The recorded steps are replayed with the low end, the middle
+and the high end of each interval. Random draws of the errors (predict/draws.py) are interpolated between these replays,
+which gives an interval for the predicted step.
+
+If two machines depend on the same assumption, both use the same random draws of its error. Machines are compared draw
+by draw, so this error cancels.
 """
 
 from __future__ import annotations
@@ -50,15 +52,15 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ComputeFactor:
-    """The compute time on the other machine / the recorded compute time.
+    """The compute time on the other machine, divided by the recorded compute time.
 
     `basis`: the type of evidence. Its values are:
 
-    - `given`: the user gave the factor.
-    - `assumed`: the factor follows from data sheets.
-    - `measured`: matrix products were measured on both GPUs.
-    - `same-gpu`: both machines have the same GPU model.
-    - `recorded`: the factor is unknown, so the recorded time does not change.
+    `given`: the user gave the factor.
+    `assumed`: the factor follows from data sheets.
+    `measured`: matrix products were measured on both GPUs.
+    `same-gpu`: both machines have the same GPU model.
+    `recorded`: the factor is unknown, so the recorded time does not change.
 
     `gpu`: the GPU model of the other machine; None if unknown.
     """
@@ -79,14 +81,14 @@ class OtherNetwork(Protocol):
         ...
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective alone; None if unknown.
+        """Return the time of one collective in isolation; None if unknown.
 
         `blocks`: whether a rank waits for the collective immediately after issuing it.
         """
         ...
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return the factor by which an idle time of the links changes the time of the collective."""
+        """Return the collective's time after `idle_s` seconds of idle links, divided by its time without a pause."""
         ...
 
 
@@ -115,17 +117,17 @@ class RecordedSteps:
 
     @cached_property
     def blocking(self) -> set[int]:
-        """The collectives that a rank awaits before it issues another collective."""
+        """The collectives for which a rank waits before it issues another collective."""
         return blocking(self.job, self._timelines)
 
     @cached_property
     def recorded_s(self) -> float:
-        """The recorded time of a step on its slowest rank, as the median over steps."""
+        """The recorded time of a step on its slowest rank: the median over all steps."""
         return median(self.graph.recorded())
 
     @cached_property
     def replayed_s(self) -> float:
-        """The time of a step in a replay without a change, on its slowest rank, as the median over steps."""
+        """The time of a step on its slowest rank in a replay without a change: the median over all steps."""
         return median(self.graph.steps())
 
     @property
@@ -168,12 +170,12 @@ class Elsewhere:
 
     @cached_property
     def range(self) -> DrawnRange:
-        """The interval of a step at level CONFIDENCE, and its median."""
+        """The interval of the step time at level CONFIDENCE, and the median step time."""
         return range_of(self.step_s(Draws()))
 
     @cached_property
     def exchange_s(self) -> tuple[float, float, float]:
-        """The low, middle and high sum of the predicted exchange times of a step, on the rank with the largest sum."""
+        """The low, middle and high predicted exchange time of a step, on the rank with the longest exchange time."""
         sums = []
         for end in _ENDS:
             by_rank: dict[int, float] = {}
@@ -185,7 +187,7 @@ class Elsewhere:
 
     @cached_property
     def bases(self) -> list[str]:
-        """The types of evidence for the exchanges, the most reliable first."""
+        """The types of evidence for the exchange times, the most reliable type first."""
         return sorted({alone.basis for alone in self.predictions.values()}, key=BASES.index)
 
     @property
@@ -216,7 +218,10 @@ class Elsewhere:
 
     @cached_property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The unknown facts that widen the interval, by the names of their random draws."""
+        """The unknown quantities that widen the interval of the step.
+
+        The keys name the random draws of these quantities.
+        """
         found = {}
         if self._longest is not None and self._is_open:
             facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
@@ -241,7 +246,7 @@ class Elsewhere:
 
     @cached_property
     def _longest(self) -> Prediction | None:
-        """The prediction of the longest exchange. All other exchanges are assumed to have the same error."""
+        """The prediction of the longest exchange. The error of this prediction is assumed to apply to all exchanges."""
         return max(self.predictions.values(), key=lambda alone: alone.centre_s, default=None)
 
     @property
@@ -254,7 +259,10 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of each replay, by the positions in the intervals of exchanges and of compute.
+        """The median step time of each replay.
+
+        The key has two positions: one in the interval of the exchange times, and one in the interval of the compute
+        time.
 
         The positions are -1 (low), 0 (middle) and 1 (high).
         """
@@ -274,9 +282,10 @@ class Elsewhere:
 
 
 def _weight(place: Floats, at: int) -> Floats:
-    """Return the weight of a grid point in the linear interpolation at each position.
+    """Return the weight of one replay in the linear interpolation between replays, for each draw.
 
-    `at`: the position of the grid point, which is -1, 0 or 1.
+    `place`: the position of each draw in the interval, from -1 (low end) to 1 (high end).
+    `at`: the position of the replay, which is -1, 0 or 1.
     """
     import numpy as np
 
@@ -315,7 +324,7 @@ def on_instance(
 
 
 def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
-    """Return the compute time on another GPU / the compute time on the recorded GPU.
+    """Return the compute time on another GPU, divided by the compute time on the recorded GPU.
 
     `own`: the recorded GPU model.
     `gpu`: the other GPU model.

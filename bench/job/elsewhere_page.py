@@ -22,7 +22,7 @@ JOB_LETTER_WORDS = {"same-gpu": "same GPU", "recorded": "as recorded"}
 
 @dataclass(frozen=True)
 class ElsewherePage(Report):
-    """A job on another machine, as a page."""
+    """The page about the predicted step of a job on another machine."""
 
     elsewhere: Elsewhere
 
@@ -88,7 +88,7 @@ class ElsewherePage(Report):
 
 
 def remarks_of(found: Elsewhere) -> Iterable[Coded]:
-    """Yield remarks on the parts of the step for which the prediction keeps the recorded times."""
+    """Yield remarks on parts of the step for which the prediction uses the recorded times unchanged."""
     if found.num_predicted < len(found.recorded.job.collectives):
         num_all = len(found.recorded.job.collectives)
         yield Coded.of(ElsewhereCode.NOT_PREDICTED, num=num_all - found.num_predicted, num_all=num_all)

@@ -43,7 +43,7 @@ def exchanges_of(job: TracedJob, graph: Graph, network: Network | None) -> list[
 
 
 def copies_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Copies]:
-    """Return the copies between host and device by direction and type of memory."""
+    """Return the copies between host and device, for each direction and type of host memory (pinned or pageable)."""
     found = []
     kinds = {(one.direction, one.pinned) for trace in job.traces.values() for one in trace.copies}
     for direction, pinned in sorted(kinds, key=str):

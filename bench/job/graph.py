@@ -37,14 +37,15 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    `removed`: for each rank, spans on its own clock. Work in these spans takes no time.
+    `removed`: for each rank, spans on its own clock. In the replay, work in the removed spans takes no time.
     `transfer`: a function that returns the seconds of a collective. The arguments of the function are the index in
     `TracedJob.collectives` and the recorded seconds.
-    `balanced`: the ranks that arrive no later than the (lower) median of the other ranks.
+    `balanced`: the ranks whose lateness is removed. In the replay, these ranks arrive no later than the (lower) median
+    of the other ranks.
     `compute_factor`: the factor by which compute times are multiplied.
     `in_turn`: collectives that run one after the other within a group, because they share the group's links.
-    `alone`: a function that replaces `transfer` for the collectives in `in_turn`. Its arguments are the index of the
-    collective, and the time for which the group's links were idle before the collective.
+    `alone`: a function that returns the seconds of a collective in `in_turn`, instead of `transfer`. The arguments of
+    the function are the index of the collective, and the idle time of the group's links before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -111,7 +112,7 @@ class Graph:
     def transfer_s(self, index: int) -> float | None:
         """Return the transfer time of a collective in seconds; None if unknown.
 
-        The time begins when all ranks have issued the collective and the previous collective in the same stream or
+        The transfer begins when all ranks have issued the collective and the previous collective in the same stream or
         thread has ended.
         """
         return self._transfers.get(index)
@@ -230,7 +231,7 @@ class _Replay:
             heapq.heappush(waiting, (self._graph._keys[rank][self._places[rank]], rank))
 
     def _balance(self, rank: int, issued: dict[int, float]) -> None:
-        """Let a rank arrive no later than the lower median of the other ranks."""
+        """Move a late rank's arrival at a collective to the lower median of the other ranks' arrivals."""
         others = [time for other, time in issued.items() if other != rank]
         if not others:
             return
@@ -241,9 +242,9 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Move the step boundaries that a rank reached after its last wait.
+        """Move the step boundaries that a late rank reached after its last wait.
 
-        Each boundary moves to an earlier time, by the rank's lateness at this boundary.
+        Each boundary moves earlier by the rank's lateness at this boundary, but by at most `late`.
         """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
@@ -254,16 +255,16 @@ class _Replay:
                 marks[place] -= min(max(marks[place] - median_low(others), 0.0), late)
 
     def _balance_tail(self, rank: int) -> None:
-        """Let a rank end the last step no later than the lower median of the other ranks."""
+        """If a rank ends the last step late, move this end to the lower median of the other ranks' ends."""
         others = [marks[-1] for other, marks in self._marks.items() if other != rank and marks]
         if others and self._marks[rank]:
             end = max(median_low(others), self._released[rank])
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """End the first collective for which ranks wait although another rank never issues it.
+        """Complete the first collective for which ranks wait, although another rank never issues it.
 
-        Ranks wait for such a collective only if the files contradict each other.
+        A rank fails to issue a collective only if the files contradict each other.
         """
         index = next(iter(self._blocked))
         if not self._issued[index]:
@@ -274,9 +275,10 @@ class _Replay:
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
     """Map each collective and rank to the previous collective of this rank in the same stream or thread.
 
-    Also return the set of overlapping collectives. With Gloo, several threads may run collectives of one group at the
-    same time. These collectives overlap and share the group's links. The time of such a collective therefore begins
-    when all collectives that began earlier have ended. The sum of these times is the time in which the links were used.
+    The second result is the set of collectives that overlap in time. With Gloo, several threads may run collectives of
+    one group at the same time. These collectives overlap and share the group's links. The time of an overlapping
+    collective therefore begins only after all collectives that began earlier have ended. The sum of these times is then
+    the time in which the links were busy.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()
@@ -329,8 +331,8 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
     """Yield the time at which each collective was issued.
 
-    On a device, all work that was launched earlier has ended at this time. If the collective must wait for the previous
-    collective in its stream, its kernel starts later.
+    On a device, a collective counts as issued when all work that was launched earlier has ended. If the collective must
+    wait for the previous collective in its stream, its kernel starts later.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

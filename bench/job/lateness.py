@@ -1,10 +1,10 @@
-"""Find the ranks for which other ranks waited, and the causes of their lateness.
+"""Find late ranks, for which other ranks waited, and the causes of their lateness.
 
-The steps are divided into *phases*. An exchange ends a phase if at least one rank stalled for it, and if none of its
-ranks had arrived at a later exchange before the last of them arrived. The last rank to arrive is late. Its lateness is
-the time between the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the
-last phase is divided into segments. Each segment is compared with the median of the other ranks. The segment with the
-largest excess is the cause.
+The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
+exchange. No rank of the exchange reached a later exchange before all ranks had arrived at this one. The rank that
+arrives last is late. The lateness of this rank is the time from the median arrival of the other ranks to its own
+arrival. To find the cause, the rank's time since the previous phase is divided into segments. Each segment is compared
+with the median of the other ranks. The segment with the largest excess is the cause.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Segments:
     waiting: Spans
 
     def within(self, start: float, end: float) -> dict[StepSegment, float]:
-        """Return the seconds of each segment between two times, without the rank's waiting time."""
+        """Return the seconds of each segment between two times. Time in which the rank waited belongs to no segment."""
         found = {name: spans.total(spans.clip(union, start, end)) for name, union in self.by_segment.items()}
         waited = spans.total(spans.clip(self.waiting, start, end))
         found[StepSegment.HOST] = max(end - start - waited - sum(found.values()), 0.0)
@@ -82,7 +82,7 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
 def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
     """Return the exchanges that end a phase, in order of time.
 
-    An exchange is left out if only one of its ranks has a file.
+    An exchange is left out if there is a file of only one of its ranks.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
@@ -108,9 +108,9 @@ def _late(
 ) -> Iterator[Late]:
     """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
-    Arrivals outside all steps are left out. In the first phase, ranks may have begun their first recorded step at
-    different times. The trace does not show the reason. If this difference explains most of a rank's lateness, only the
-    rank's additional work is lateness.
+    Arrivals outside all steps are left out. In the first phase, a rank may be late only because its first recorded step
+    started late. The trace does not show why. If the late start explains most of the lateness, only the rank's
+    additional work counts as lateness.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]
@@ -146,7 +146,7 @@ def _since(
     by_rank: Mapping[int, Segments],
     job: TracedJob,
 ) -> dict[StepSegment, float]:
-    """Return the work of a rank from the end of the last phase to its arrival."""
+    """Return the seconds of each segment of a rank, from the end of the last phase to its arrival at an exchange."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
     if start is None:
@@ -202,7 +202,7 @@ def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: Ste
 
 
 def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
-    """Return the segments without overlaps. A time in several segments belongs to the first segment."""
+    """Remove overlaps between segments. Time that belongs to several segments is assigned to the first of them."""
     found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))

@@ -33,7 +33,7 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The group of a collective. Ranks that state the same key belong together."""
+    """The key of a collective's group. Ranks that state the same key belong to the same group."""
 
     group: str
     members: tuple[int, ...] | None
@@ -75,7 +75,7 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
     """Yield each remark once.
 
-    If several files have the same remark, the yielded remark states the number of the other files.
+    If several files have the same remark, the yielded remark says how many other files have it too.
     """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:
@@ -145,7 +145,8 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
-    the kernel of the next collective starts late. The rank then counts as ready when its own earlier work is done.
+    the kernel of the next collective starts late. The rank nevertheless counts as ready from the end of its own earlier
+    work.
     """
     if not trace.on_device:
         return trace
@@ -221,7 +222,7 @@ def _is_numbered(parts: Mapping[int, Sequence[TracedCollective]]) -> bool:
 def _two_different(
     parts: Mapping[int, list[TracedCollective]],
 ) -> tuple[tuple[int, list[TracedCollective]], tuple[int, list[TracedCollective]]]:
-    """Return the rank with the most collectives and the rank with the fewest, each with its collectives."""
+    """Return (rank, collectives) for the rank with the most collectives and for the rank with the fewest."""
     ordered = sorted(parts.items(), key=lambda item: len(item[1]))
     return ordered[-1], ordered[0]
 
@@ -329,7 +330,7 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with only the steps that all ranks have, and the number of common steps."""
+    """Return the traces with only the steps that all ranks have. The second result is the number of these steps."""
     if not any(trace.steps for trace in by_rank.values()):
         return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}
@@ -348,7 +349,7 @@ def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[di
 
 
 def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with all recorded events as one step."""
+    """Return the traces with a single step, which contains all recorded events."""
     whole = {rank: _extent(trace) for rank, trace in by_rank.items()}
     if None in whole.values():
         return by_rank, 0

@@ -23,7 +23,7 @@ _FARTHEST = 4  # sizes up to this many times the largest measured size are extra
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """The seconds of one payload: the median and its interval."""
+    """The measured seconds at one payload: the median, and the ends of its interval."""
 
     num_bytes: int
     low_s: float
@@ -35,11 +35,11 @@ class _Point:
 class MeasuredNetwork:
     """The times that a run measured.
 
-    Only rows with correct data of the whole world are used.
+    Rows are used only if their data are correct and if all ranks of the run took part.
 
     `num_nodes`: the number of nodes of the run.
-    `curves`: the points in order of payload, by pattern, mode and number of ranks.
-    `pauses`: the times of isolated calls after a pause (`--pause`), by pattern and number of ranks. Each entry is
+    `curves`: for each (pattern, mode, number of ranks), the points in order of payload.
+    `pauses`: for each (pattern, number of ranks), the times of isolated calls after a pause (`--pause`). An entry is
     (seconds of the pause, points).
     """
 
@@ -50,7 +50,7 @@ class MeasuredNetwork:
     pauses: Mapping[tuple[str, int], tuple[tuple[float, tuple[_Point, ...]], ...]]
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective on the measured links; None if the run has no row of such a collective.
+        """Return the time of one collective on the measured links; None if the run did not measure such a collective.
 
         Isolated rows are preferred if a rank waits for the collective (`blocks`), and pipelined rows otherwise. Between
         two sizes, the time is interpolated linearly in bytes. The last slope continues up to four times the largest
@@ -66,7 +66,7 @@ class MeasuredNetwork:
         return None
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return the ratio (time after the links were idle for `idle_s` seconds) / (time without a pause).
+        """Return the time of the collective after `idle_s` seconds of idle links, divided by its time without a pause.
 
         The ratio is 1 if the run has no rows after a pause.
 
@@ -172,7 +172,7 @@ def measured_network(
 
 
 def _pause_s(header: Header) -> float:
-    """Return the pause before each isolated call of a job."""
+    """Return the pause before each isolated call of a job, in seconds."""
     try:
         return from_argv(header.case).pause_s
     except UsageError:  # a newer version or an editor wrote the header

@@ -6,7 +6,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class RecordCode(Code):
-    """Events while a job is recorded."""
+    """Messages that are printed while a job is recorded."""
 
     NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or omit --nsys"
     NO_FOLDER = "no-folder", "folder {folder} cannot be created ({why}): name another folder with --output DIR"
@@ -103,7 +103,7 @@ class JobCode(OptionalPartsCode):
 
 
 class ReplayCode(Code):
-    """Parts of a job's traces that cannot be replayed."""
+    """Why some or all exchanges of a job cannot be replayed."""
 
     UNKNOWN_OPS = "unknown-ops", "the replay omits {num:n exchange}: linkbench has no pattern for {names:list 4}"
     NO_SIZES = (
@@ -167,7 +167,7 @@ class ElsewhereCode(OptionalPartsCode):
 
 
 class WhatIf(Code):
-    """A change in a replay of the job."""
+    """The changes whose effect on the step time is computed by a replay."""
 
     NO_NETWORK = "no-network", "no network: exchanges take no time"
     IDEAL_NETWORK = "ideal-network", "ideal network: every exchange reaches the bound of the links"
@@ -249,7 +249,7 @@ class CauseCode(OptionalPartsCode):
 
 
 class EvidenceCode(OptionalPartsCode):
-    """Evidence for a cause in the traces, and evidence for the storage in runs of `feed`."""
+    """Evidence for causes: facts from the traces, and the rates of the storage from runs of `feed`."""
 
     STORAGE = (
         "storage-supply",
@@ -343,7 +343,7 @@ class ConfirmCode(Code):
 
 
 class AnswerCode(OptionalPartsCode):
-    """The texts for the first line of a job's page, and for the origin of the page's figures."""
+    """Texts for the first line of a job's page, and for the line that says who measured the figures."""
 
     ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 

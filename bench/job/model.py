@@ -1,4 +1,4 @@
-"""The model of an explained job: matched ranks, the parts of its steps, and the causes of lost time.
+"""Define the data of an explained job: matched ranks, the parts of the steps, and the causes of lost time.
 
 All times are seconds. After `align.py`, times of all ranks are on the clock of the reference rank.
 """
@@ -90,7 +90,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A rank that arrived late at an exchange: its lateness, and the segment that took longer than on other ranks."""
+    """A rank that arrived late at an exchange: how late it was, and which segment of its work took too long."""
 
     step: int
     rank: int
@@ -138,7 +138,7 @@ class TracedJob:
         return self.traces[rank].steps[step]
 
     def step_of(self, rank: int, time_s: float) -> int | None:
-        """Return the number of the step of a rank that contains a time on the rank's own clock."""
+        """Return the number of the rank's step that contains a time on the rank's own clock."""
         steps = self.traces[rank].steps
         number = bisect_right(steps, time_s, key=itemgetter(0)) - 1
         return number if number >= 0 and time_s < steps[number][1] else None
@@ -150,7 +150,7 @@ class Gain:
 
     `gain_s`, `low_s`, `high_s`: the median over steps with its 95 % interval.
     `by_step`: the saving in every step.
-    `name`: one of `messages.WhatIf`, or the code of a cause.
+    `name`: a change in `messages.WhatIf`, or the code of a cause.
     """
 
     name: str
@@ -165,9 +165,9 @@ class Cause:
     """A cause of lost time, and the time per step that would be saved without this cause.
 
     `code`: one of `messages.CauseCode`.
-    `words`: the code's text with its facts.
+    `words`: the text of the cause, with its facts.
     `confidence`: a number from 0 to 1.
-    `evidence`: facts in the traces that point to the cause.
+    `evidence`: facts from the traces that indicate this cause.
     `confirm`: a command or change that confirms the cause.
     """
 
@@ -187,8 +187,8 @@ class ExchangeKind:
     """All collectives of one type: the same operation, bytes and size of the group.
 
     `num_per_step`: the number of these collectives in a step of one rank.
-    `transfer_s`: the median time of one collective. This time begins when all ranks have arrived and their previous
-    collectives have ended.
+    `transfer_s`: the median time of one collective. The time begins when all ranks have arrived and the previous
+    collective of each rank has ended.
     `ideal_s`: the shortest time that the links allow.
     `expected_low_s`, `expected_high_s`: the range of times that libraries reach on these links.
 
@@ -209,9 +209,9 @@ class ExchangeKind:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The host-device copies of one direction and type of memory, in a step of one rank.
+    """The host-device copies of one direction and one type of host memory, in a step of one rank.
 
-    Figures are medians over ranks.
+    All figures are medians over ranks.
     """
 
     direction: Direction
@@ -226,7 +226,7 @@ class Explained:
     """The explanation of a job.
 
     `step_s`: the median time of a step, measured on the slowest rank of each step; None without steps.
-    `gains`: the times that the changes in `messages.WhatIf` would save.
+    `gains`: for each change in `messages.WhatIf`, the time that the change would save.
     `limit_s`: the saving that a cause must exceed. The page does not name causes with a smaller saving.
     `closure`: the largest relative difference between a recorded step and its replay without a change.
     """

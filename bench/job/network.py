@@ -1,4 +1,4 @@
-"""Estimate the time of a job's exchanges alone on given links, from the rates of the links and from measurements."""
+"""Estimate how long each exchange of a job takes in isolation on given links, from link rates and measurements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Network:
     refusal: UsageError | None = None  # why an exchange could not be predicted: a rate is unknown
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
+        """Return the time of one collective in isolation; None if its size is unknown or its type cannot be predicted.
 
         `blocks`: not used, because predictions do not depend on whether a rank waits for the collective.
         """
@@ -85,9 +85,9 @@ class Network:
             return None
 
     def _num_beside(self, one: MatchedCollective) -> int:
-        """Return the number of groups that run the same collective on the same nodes, such as data-parallel groups.
+        """Return how many groups run the same collective on the same nodes at the same time.
 
-        With tensor parallelism, for example, several groups exchange at the same time and share the nodes' NICs.
+        With tensor parallelism, for example, each node has several data-parallel groups, which share the node's NICs.
         """
         nodes = self._nodes(one)
         return len(self._groups[one.op, one.num_bytes, nodes]) if nodes and len(nodes) > 1 else 1
@@ -123,6 +123,6 @@ class Network:
         return max(1, -(-size // (self.ranks_per_node or self.links.gpus)))
 
     def copy_rate(self, direction: str) -> float:
-        """Return the lowest rate of host-device copies that published results show for such a link, in bytes/s."""
+        """Return the low end of the predicted rate of host-device copies, in bytes per second."""
         size = float(1 << 28)
         return size / predict.copy(direction, size, self.links, self.evidence).high_s

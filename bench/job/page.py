@@ -73,7 +73,7 @@ class TrainingPrice:
         return gain_s * self.num_steps * self.num_gpus / 3600
 
     def usd(self, gain_s: float) -> float:
-        """Return the price of these GPU-hours."""
+        """Return the price of the GPU-hours that a gain per step saves over the whole training."""
         return self.gpu_hours(gain_s) * self.usd_per_gpu_hour
 
 
@@ -198,14 +198,14 @@ class JobReport(Report):
 
     @property
     def parts_title(self) -> str:
-        """The title for the table of the parts and for the figure of the parts."""
+        """The title of the table and of the figure that show the parts."""
         title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
         if len(self.shown_ranks) < len(self.ranks):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
         return title
 
     def origin(self) -> str:
-        """Return a text that says who measured the figures, and on which days."""
+        """Return a line that says who measured the figures, and on which days."""
         days = sorted(
             {
                 datetime.fromtimestamp(trace.epoch_s, UTC).date().isoformat()
@@ -232,8 +232,8 @@ class JobReport(Report):
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
         """Yield the parts of each rank's step. Parts that take no time on any rank are left out.
 
-        `is_terminal`: whether the output is a terminal. If so, each rank has a bar of letters, and the title of each
-        part shows the part's letter.
+        `is_terminal`: whether the output is a terminal. On a terminal, each rank has a row of letters, and the title of
+        each part shows the part's letter.
         """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
@@ -373,7 +373,10 @@ def _ms(seconds: float) -> str:
 
 
 def _bar(one: RankParts, longest: float) -> str:
-    """Return a rank's step as a bar of letters. A part that rounds to zero has no letter."""
+    """Draw a rank's step as a row of letters.
+
+    The number of equal letters shows the time of one part. A part that rounds to zero has no letter.
+    """
     letters, done = "", 0.0
     for part, letter in _LETTERS.items():
         done += one.parts[part]

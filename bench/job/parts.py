@@ -1,27 +1,19 @@
 """Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
-If a rank uses a device, the parts come from the device's timeline. At each moment, the first state in this list that
-applies is used:
-- A kernel computes.
-- The kernel of a collective runs.
-- A copy runs.
-- The device is idle.
+If a rank uses a device, the parts come from the device's timeline. Each moment belongs to the first state that applies:
+a kernel computes, the kernel of a collective runs, a copy runs, or the device is idle.
 
 While the host waits for the data loader, idle time is data wait. Idle time is host-bound if the host launched the next
 work only after the device had become idle.
 
-Without a device, the parts come from the host's timeline. At each moment, the first state in this list that applies is
-used:
-- The host waits for the data loader.
-- An operator computes.
-- A collective is incomplete.
-- The time is host-bound.
+Without a device, the parts come from the host's timeline. Each moment belongs to the first state that applies: the host
+waits for the data loader, an operator computes, a collective is incomplete, or the time is host-bound.
 
-A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
-The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
-exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
-continues the previous stall if there is almost no work between the two stalls, and if the rank had already arrived at a
-collective that ends the later stall.
+A *stall* is a time in which a rank only waits for collectives. A stall is ended by every collective whose end lies
+within the stall. Until the last rank arrives at a collective that ends the stall, the stall counts as imbalance. The
+rest of the stall counts as exposed exchange. Earlier collectives that still move data while a rank is late do not
+prolong the step. A stall continues the previous stall under two conditions. There is almost no work between the two
+stalls. At the end of the previous stall, the rank had already arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations
@@ -177,9 +169,10 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
 
 
 def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
-    """Check whether a collective ended a stall although its recorded end is slightly after the stall.
+    """Check whether a collective ended a stall, even if the collective's recorded end is slightly after the stall.
 
-    All ranks must have arrived at the collective before the stall ended, because no rank can continue earlier.
+    All ranks must have arrived at this collective before the stall ended, because no rank can continue before the last
+    arrival.
     """
     one = job.collectives[index]
     most = min(_RECORDED_LATE_SHARE * (end - start), _RECORDED_LATE_S)
@@ -190,7 +183,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
     """Yield the stalls with the time at which the last rank arrived.
 
-    If a stall continues the previous stall, both have the same arrival time.
+    A stall that continues another stall has the same arrival time as the other stall.
     """
     waits: list[list[Stall]] = []
     for stall in stalls:

@@ -1,9 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
-Such records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
-no compute. Only the records between the first and the last call of the trace are joined. These records must have the
-same operations in the same order as the trace. If both sources state bytes, the bytes must also be equal. Other records
-are left out, because they cannot be matched to calls.
+The records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
+no compute. Only the records between the first and the last call of the trace are joined. The joined records must have
+the same operations in the same order as the trace. If both sources state bytes, the bytes must also be equal. Other
+records are left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Condensed:
 class _Call:
     """The call of one operation by one rank.
 
-    `at_s`: the time of the call on the rank's clock. A call is never earlier than the previous call.
+    `at_s`: the time of the call on the rank's clock. The times of a rank's calls never decrease.
     """
 
     operation: int
@@ -149,7 +149,7 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's work and wait for each operation of a step to `turns`.
+    """For each operation of a step, add the rank's work and its wait for the operation to `turns`.
 
     Return the seconds of the rank's work after its last operation.
     """

@@ -62,7 +62,7 @@ class MachineForJob:
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The unknown facts that widen the intervals of this machine's figures, by the names of their random draws."""
+        """The unknown quantities that widen this machine's intervals. The keys name the draws of these quantities."""
         return self.elsewhere.unknowns
 
     @property

@@ -48,7 +48,7 @@ _COLUMNS = [
 class JobSelectPage(Report):
     """The page of a selection.
 
-    `name`: the traces as the user named them.
+    `name`: the name of the traces, as the user typed it.
     """
 
     selection: JobSelection
@@ -102,7 +102,7 @@ class JobSelectPage(Report):
             yield f"also UNDECIDED against {names} (--format json has the reasons)"
 
     def _left_out(self) -> Iterator[str]:
-        """Yield a line for each reason for which machines are left out."""
+        """Yield one line for each reason why machines are left out."""
         by_code: dict[str, list[str]] = {}
         for each in self.selection.refused:
             by_code.setdefault(each.error.code, []).append(f"{each.num_nodes} x {each.instance}")

@@ -19,7 +19,7 @@ class FeedEvidence:
     """Rows of `feed` runs, and the demand of the job.
 
     `source`: the run, as the user named it.
-    `demand_bytes_per_s`: the demand of the job according to the user. If None, the rows state the demand.
+    `demand_bytes_per_s`: the demand of the job according to the user; None if the rows state the demand.
     """
 
     source: str
@@ -51,7 +51,7 @@ def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
 
 
 def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
-    """Return two facts from the rows: the supply with the fewest workers, and the smallest change that supplies enough.
+    """Return the supply with the fewest workers and, if this supply is too low, the smallest sufficient change.
 
     Rows that read from the storage device are preferred to rows that read from the page cache, because training data
     are seldom in memory.
@@ -87,7 +87,7 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
     """Return the smallest change with enough supply; if no supply is enough, the change with the largest supply.
 
-    Changes that keep the file format are preferred, and then the change with the fewest workers.
+    Among sufficient changes, those that keep the file format come first, and then those with the fewest workers.
     """
     enough = [each for each in rows if each[0] >= 1]
     if not enough:

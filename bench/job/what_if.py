@@ -71,7 +71,7 @@ class WhatIfs:
         return self._by_name[name]
 
     def without(self, name: str, removed: Mapping[int, Spans]) -> Gain:
-        """Return the time that a step would save if the ranks' own work in these spans took no time."""
+        """Return the time that a step would save if the ranks' own work in the spans `removed` took no time."""
         return self.gain(name, GraphChange(removed=removed))
 
     def part(self, part: StepPart) -> dict[int, Spans]:
@@ -80,7 +80,7 @@ class WhatIfs:
 
     @cached_property
     def buckets(self) -> list[BucketPhase]:
-        """Return the exchanges of gradients that may be hidden behind the backward pass, by step."""
+        """Return the gradient exchanges of each step that the backward pass may hide."""
         return [*_bucket_phases(self.job, self.timelines, self.graph)]
 
     def _change(self, name: WhatIf) -> GraphChange | None:
@@ -146,9 +146,9 @@ class BucketPhase:
 
     `indices`: the exchanges, in the order of issue, as indices in `TracedJob.collectives`.
     `transfer_s`: the time in which at least one exchange was on the wire.
-    `backward_s`: the time of the shortest backward pass of any rank. The backward pass of a late rank would be too
-    long.
-    `exposed_s`: the time from the last arrival at the last exchange to the end of all exchanges.
+    `backward_s`: the time of the shortest backward pass of any rank. Late ranks do not count, because their backward
+    passes include delays.
+    `exposed_s`: the time from the last rank's arrival at the last exchange to the end of all exchanges.
     `num_bytes`: the bytes of all exchanges; None if unknown.
     """
 
@@ -160,10 +160,10 @@ class BucketPhase:
 
     @property
     def least_exposed_s(self) -> float:
-        """The seconds of exchange that stay exposed if all buckets have a good size.
+        """The seconds of exchange that remain exposed if the buckets have the best size.
 
-        The backward pass takes b seconds, and each of k buckets takes `a` seconds.
-        The result is max(b + a, b/k + k a) - b.
+        The backward pass takes `b` seconds, and the exchange of each of `k` buckets takes `a` seconds. The result is
+        `max(b + a, b/k + k a) - b`.
         """
         most = _BUCKETS if self.num_bytes is None else min(_BUCKETS, self.num_bytes // _LEAST_BUCKET_BYTES)
         k, b, all_s = max(most, len(self.indices)), self.backward_s, self.transfer_s
@@ -225,7 +225,7 @@ def _phase_starts(trace: RankTrace) -> list[tuple[float, StepPhase]]:
 
 
 def _last_phase(starts: Sequence[tuple[float, StepPhase]], time: float) -> StepPhase | None:
-    """Return the last phase that began before a time.
+    """Return the phase that began last before `time`, or None if no phase began before it.
 
     An exchange between two phases thus belongs to the earlier phase.
     """
@@ -242,8 +242,8 @@ def _called(one: MatchedCollective, rank: int) -> float:
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives for which a rank waited before it issued another collective.
 
-    The result is empty if a step has only one such collective, because this collective may be a single large bucket at
-    the end of the backward pass.
+    If a rank waits for only one collective in a step, the result is empty, because this collective may be a single
+    large bucket at the end of the backward pass.
     """
     alone: set[int] = set()
     for rank, timeline in timelines.items():

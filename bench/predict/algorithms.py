@@ -1,6 +1,6 @@
 """Compute the load of a collective on each link, for each algorithm that libraries have.
 
-Links of similar hardware form a family.
+A family is a group of links with similar hardware, such as all network links.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Algorithm:
 
 
 class Task:
-    """One pattern on one cluster, with the loads that the pattern's algorithms put on the links.
+    """One pattern on one cluster, and how much the algorithms of this pattern load each link.
 
     `algorithms`: the algorithms that libraries have. `floor_s`: the smallest latency among `algorithms`.
     """
@@ -156,13 +156,13 @@ def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) ->
 
 
 def same_times(links: NodeLinks) -> Hashable:
-    """Return a value that is equal for links that give the same times."""
+    """Return a key that is equal for two sets of links if all times are equal on both."""
     found: Hashable = _of_times(links)
     return found
 
 
 def same_evidence(links: NodeLinks) -> Hashable:
-    """Return a value that is equal for links that give the same predictions from the same evidence."""
+    """Return a key that is equal for two sets of links if the same evidence gives the same predictions for both."""
     return _of_times(links), links.instance, links.like, tuple(links.verified.items())
 
 
@@ -213,7 +213,7 @@ def _task(pattern: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> 
 
 @lru_cache(maxsize=32)  # the patterns of one group follow each other
 def _fabric(instance: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> Fabric:
-    """Return the fabric of a group. `instance`: the name in its errors."""
+    """Return the fabric of a group. `instance`: the name of the machine in error messages."""
     return Fabric(key.links, World(num_nodes, ranks_per_node))
 
 
@@ -233,11 +233,11 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 
 
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
-    """Return whether every rank only sends or only receives through the memory of its host.
+    """Return whether each rank uses the memory of its host in only one direction, to send or to receive.
 
-    Both directions share the path through the host's memory. In an allgather, each GPU also sends. A broadcast between
-    two GPUs is therefore more than twice as fast (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). In a chain of more than two
-    ranks, the inner ranks receive and send at the same time.
+    Both directions share the path through the host's memory. In an allgather, each GPU sends and receives at the same
+    time. A broadcast between two GPUs is therefore more than twice as fast as an allgather (autodl's RTX 2080 Ti: 11.1
+    and 3.8 GB/s). In a chain of more than two ranks, the inner ranks receive and send at the same time.
     """
     return kind == "host" and links.peer == "host" and algorithm == "chain" and world.num_ranks == 2
 
@@ -280,11 +280,12 @@ def peer_family(links: NodeLinks, reduces: bool) -> str:
 
 
 def machine(links: NodeLinks, family: str) -> str:
-    """Return the instance type whose evidence counts as evidence of this machine, for one family of links.
+    """Return the instance type whose evidence is used for this machine's links of one family.
 
     The result is "" if the links do not name an instance type.
 
-    If a type made with `like:` has the same links of this family as its parent type, the result is the parent type.
+    If a type was made with `like:` and has the same links of this family as its parent type, the result is the parent
+    type.
     """
     if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
@@ -304,7 +305,7 @@ def _links_of(family: str) -> tuple[str, ...]:
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
-    """Return the exact type of a machine's hardware in a family of links, and the broader group of this type.
+    """Return the hardware of a machine's links in one family: its exact type, and the broader group of this type.
 
     Evidence from the same type of hardware has the largest weight. Evidence from the same group has less weight.
     """

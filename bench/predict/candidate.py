@@ -48,7 +48,8 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
-    `goodput`: failures and checkpoints. They make every sample longer, by a factor that depends on the number of nodes.
+    `goodput`: failures and checkpoints, which lengthen the time of a sample by a factor that depends on the number of
+    nodes.
     `energy`: the cost of energy that the prices do not include.
     `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
@@ -119,7 +120,10 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of the machine's communication have a middle. Negligible calls are ignored."""
+        """Whether the predictions of the machine's communication have a middle, and not only an interval.
+
+        Negligible calls are ignored.
+        """
         return has_middle(self.exchanges)
 
     @property
@@ -179,7 +183,7 @@ class Candidate:
     def bottleneck(self) -> str:
         """The name of the largest part of the step.
 
-        For communication, the name includes the bottleneck of the calls that take longest.
+        If communication is the largest part, the name includes the bottleneck of its longest calls.
         """
         parts = {part: self.range(part).middle for part in ("compute_s", "bubble_s", "exposed_s", "feed_s")}
         largest = max(parts, key=lambda part: parts[part])
@@ -261,7 +265,10 @@ def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: Effic
 def centre_seconds(
     links: NodeLinks, evidence: EfficiencyEvidence, calls: Sequence[Communication]
 ) -> Mapping[int, float]:
-    """Return the centre of the prediction of each call, by the call's id. Raises UsageError if a rate is unknown."""
+    """Return the predicted seconds of each call (the centre of its interval), by the id of the call's object.
+
+    Raises UsageError if a rate is unknown.
+    """
     return {id(call): seconds for call, seconds in _of_each(predict.centres, calls, links, evidence)}
 
 
@@ -271,7 +278,7 @@ def _of_each(
     links: NodeLinks,
     evidence: EfficiencyEvidence,
 ) -> Iterator[tuple[Communication, Result]]:
-    """Yield each call with the value of a curve at its payload.
+    """Yield each call with the value that `curve` returns for the payload of this call.
 
     For each collective on a group, the curve is computed once for all payloads.
     """
@@ -306,7 +313,10 @@ def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
 
 
 def has_middle(exchanges: Exchanges) -> bool:
-    """Check whether calls without a middle take at most a tenth of all communication time."""
+    """Check whether the predictions of nearly all communication time have a middle.
+
+    Calls for which only an interval is known may take at most a tenth of the time.
+    """
     total_s = without_middle_s = 0.0
     for call, prediction in exchanges:
         seconds = call.calls * prediction.centre_s
@@ -319,7 +329,7 @@ def has_middle(exchanges: Exchanges) -> bool:
 def _feed(
     found: ParallelLayout, instance: Instance, evidence: EfficiencyEvidence
 ) -> tuple[Prediction | None, list[Coded]]:
-    """Predict the copy of a step's input to one GPU while all GPUs of the node copy their inputs."""
+    """Predict how long the copy of a step's input to one GPU takes while all GPUs of the node copy their inputs."""
     workload = found.workload
     if workload.input_bytes is None:
         return None, [Coded.of(PredictRemark.FEED_WITHOUT_INPUT)]
@@ -337,7 +347,7 @@ def _links_name(prediction: Prediction) -> str:
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
 ) -> dict[str, Unknown]:
-    """Return the unknown quantities by the names of their draws."""
+    """Return the unknown quantities. The keys name the draws of these quantities."""
     name, gpu = instance.name, instance.gpu
     select = f"linkbench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"

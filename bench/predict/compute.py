@@ -123,9 +123,10 @@ def compute(
 
 
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
-    """Return whether the effects of published runs apply.
+    """Return whether the effects of published runs apply to this job.
 
-    The effects apply to element types of at most 2 bytes, on GPUs with known rates.
+    The effects apply to element types of at most 2 bytes. The GPU's rate for this type must be known, and a published
+    run must be on a similar architecture.
     """
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
@@ -140,11 +141,11 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return draws of the seconds of the passes, the derivation, and the unknown quantities.
+    """Return the seconds of the passes as draws, their derivation, and the unknown quantities.
 
-    The seconds are computed with the fitted effects.
+    The fitted effects are included in these seconds.
 
-    The baseline of another GPU shows how much the job's software differs from the software of the published runs.
+    A baseline of another GPU shows how much the job's software differs from the software of the published runs.
     """
     passes_s, exponents, unknowns = _passes(found, gpu, draws, rates, effects)
     each, (share, measurer) = kernels(found, gpu, rates), product_share(gpu, rates)
@@ -222,7 +223,7 @@ def _passes(
 
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
-    """Return draws of an effect. The correlation of the effects is that of the fit."""
+    """Return draws of an effect. The draws of different effects are correlated in the same way as in the fit."""
     _, known = draws.effects.setdefault(id(effects), (effects, {}))
     if effect.name not in known:
         known[effect.name] = _drawn_once(effect, effects, draws)
@@ -245,7 +246,7 @@ def _assumed(
 ) -> tuple[Any, str, dict[str, str], bool]:
     """Return the FLOP/s of one GPU in training, from the share that the user gave or from an assumed share.
 
-    The result has draws of the FLOP/s, the derivation, the unknown quantities, and whether the figures have a source.
+    The result has the FLOP/s as draws, their derivation, the unknown quantities, and whether all figures have a source.
     """
     workload = found.workload
     dense = gpu.flops.get(RATES.get(workload.compute, ""))
@@ -291,7 +292,7 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
 def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
     """Return the training rate divided by the rate of matrix multiplication.
 
-    The ratio is derived from the baseline of another GPU. Without such a baseline, the ratio is assumed.
+    The ratio is derived from the baseline of another GPU. Without a baseline of another GPU, the ratio is assumed.
     """
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
@@ -316,9 +317,9 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
 
 @cache
 def _matmul_range() -> Span:
-    """Return the smallest and the largest ratio of the measured bf16 matrix rate to the data sheet's rate.
+    """Return the smallest and the largest ratio of measured to nominal bf16 matrix rate among NVIDIA GPUs.
 
-    The ratios are those of the catalogue's NVIDIA GPUs.
+    Only GPUs in the catalogue are considered. The nominal rate is the rate of the data sheet.
     """
     every = [catalogue.gpu(name) for name in catalogue.gpus()]
     shares = [
@@ -332,7 +333,7 @@ def _matmul_range() -> Span:
 def update_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes that the optimizer's update moves in GPU memory.
 
-    The first value is the total of one GPU. The second value is the number of bytes per parameter.
+    The first value is the number of bytes per GPU. The second value is the number of bytes per parameter.
 
     The update reads the gradient, and reads and writes the weight and the states.
     """

@@ -24,7 +24,7 @@ GIVEN = "given for this comparison"
 class Priced:
     """The price of one instance, and remarks on the price. An unknown price is None.
 
-    `energy_usd_per_hour`: the cost of the energy of one node. The price does not include this cost.
+    `energy_usd_per_hour`: the cost of the energy of one node, which is not part of the price.
     """
 
     price: Price | None
@@ -42,7 +42,7 @@ class Priced:
 class Energy:
     """The cost of energy that the user pays in addition to the price of a machine.
 
-    `usd_per_kwh`: the price of energy. It includes cooling if the user pays for cooling.
+    `usd_per_kwh`: the price of energy, which includes cooling if the user pays for cooling.
     `watts`: the measured power of one node by instance type.
     """
 
@@ -50,7 +50,7 @@ class Energy:
     watts: Mapping[str, float]
 
     def added(self, found: Priced, instance: str) -> Priced:
-        """Return the price with the energy of one node, or with a remark if the node's power is unknown."""
+        """Add the energy of one node to the price, or a remark if the node's power is unknown."""
         watts = self.watts.get(instance)
         if watts is None:
             return replace(found, remarks=(*found.remarks, Coded.of(PredictRemark.ENERGY_UNKNOWN)))
@@ -66,8 +66,8 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    A price in `given` has priority. Without such a price, the price of `region` on the day `on` is used. If no day is
-    given, the latest price of `region` is used.
+    A price in `given` has priority. If `given` has no price, the price of `region` on the day `on` is used. If no day
+    is given, the latest price of `region` is used.
     """
     if given and found.name in given:
         stated = given[found.name]
@@ -92,7 +92,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
     """Check whether `price` was still valid on the day `on`.
 
-    It was still valid if the next known price after this day is the same.
+    The price was still valid if the next known price after this day is equal to `price`.
     """
     if on is None:
         return False
@@ -109,8 +109,9 @@ def check_region(region: str | None, known: Sequence[Instance]) -> None:
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """Return the last earlier price of the same region that differs from `price`, with the day on which it was last
-    seen.
+    """Return the last earlier price in the same region that differs from `price`.
+
+    The date of the result is the day on which this price was last seen.
     """
     before = [
         each
@@ -123,7 +124,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the first day since which the price has not changed."""
+    """Return `price` with the earliest date since which the price has been the same."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:

@@ -40,10 +40,10 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 
 
 def nearest_published(each: Candidate) -> Reference | None:
-    """Return the published run that is most similar to this machine's work.
+    """Return the published result that is most similar to this machine's communication.
 
-    The run has the same number of GPUs of the same model. It measured the collective that takes most of the machine's
-    communication time.
+    This result has the same number of GPUs of the same model, and the collective that takes most of the communication
+    time.
     """
     if not each.exchanges:
         return None
@@ -97,7 +97,7 @@ def _open_facts(open_ones: list[PairDecision]) -> dict[str, Any]:
 def _surely_faster(selection: Selection, open_ones: list[PairDecision]) -> str | None:
     """Return the machine that is certainly faster: the best machine by cost, or its only rival.
 
-    A rival is a machine that may be better by cost. Return None if there are several rivals, or if no machine is
+    A rival is a machine that may be better by cost. Return None if there are several rivals, or if neither machine is
     certainly faster.
     """
     if len(open_ones) > 1:

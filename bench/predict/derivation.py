@@ -48,9 +48,9 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation.
+    """Return the last line of the derivation of the compute time.
 
-    The line has the product of the middles of all factors, and the interval of the draws.
+    The line states the time that follows from the middle of each factor, and the interval of the draws.
     """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
@@ -95,7 +95,7 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Combine the calls of the same name into one call, with their mean payload and the prediction of the first call.
+    """Combine calls of the same name into one call, with their mean payload and the first call's prediction.
 
     Buckets contain whole tensors, so their sizes differ by a few percent.
     """
@@ -110,7 +110,7 @@ def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """Return the bytes that each GPU sends as text: `each GPU sends 2.142 GB per step: ...`.
+    """Return a text with the bytes that each GPU sends: `each GPU sends 2.142 GB per step: ...`.
 
     With NVLS, the text states the bytes through the GPU's port, which are fewer than the bytes that busbw counts.
     """
@@ -130,7 +130,7 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 def _switched(each: Candidate, prediction: Prediction) -> bool:
     """Check whether the node's switch adds the data of the GPUs (NVLS).
 
-    The algorithm "double_tree" between nodes also uses such a switch if the node has one.
+    The algorithm "double_tree" between nodes also uses a switch that adds the data, if the node has one.
     """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "double_tree" and each.instance.links.reduces)
 
@@ -208,7 +208,7 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Return the published results of the same number of GPUs of this model in one node.
+    """Return the published results for the same number of GPUs of this model in one node.
 
     Results of this instance type come first.
     """
@@ -225,8 +225,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    For a machine without published results and without peer access, yield two rates of other machines without peer
-    access. These are the fastest and the slowest rate.
+    If the machine has no published results and no peer access, yield the fastest and the slowest rate of other machines
+    without peer access.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

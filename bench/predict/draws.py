@@ -2,7 +2,7 @@
 
 Each unknown has a name and one normal variable. All machines use the same draws for the same name. An assumption that
 two machines share therefore cancels in their ratio. The draws are stratified, so each of N equally probable parts of
-the distribution has one draw. They are the same in every run.
+the distribution has one draw. The draws are the same in every run.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DrawnRange:
 class Draws:
     """The draws of all unknown quantities.
 
-    `used`: the draws by name, in the order of first use.
-    `effects`: the draws of fitted effects, a cache of compute.py.
+    `used`: the draws of each unknown quantity, by name, in the order of first use.
+    `effects`: a cache of compute.py, which contains the draws of fitted effects.
     """
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
@@ -76,9 +76,9 @@ class Draws:
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
-        """Return the squared correlation with `logs` for each unknown that was drawn.
+        """Return the share of the variance of `logs` that each drawn unknown explains.
 
-        This value is the unknown's share of the variance of `logs`.
+        The share is the squared correlation between the draws of the unknown and `logs`.
 
         `logs`: the logarithm of a figure for each draw. The logarithms must not all be equal.
         """
@@ -123,8 +123,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return random draws of the predicted time in seconds.
 
-        The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
-        is drawn under the pool's name. The other part is drawn under `name`.
+        The error of a prediction has two parts. The first part of the error is the same for all predictions from the
+        same pool, and is drawn under the pool's name. The second part of the error is drawn under `name`.
         """
         import numpy as np
 
@@ -139,7 +139,7 @@ class Draws:
         return np.asarray(np.maximum(middle * np.exp(side * normal), min(prediction.ideal_s, low)))
 
     def error_of(self, name: str, prediction: Prediction) -> Floats:
-        """Return the error of a prediction in standard deviations, for each draw.
+        """Return the error of a prediction for each draw, in standard deviations of the prediction.
 
         `predicted` turns this error into seconds.
         """
@@ -153,7 +153,7 @@ class Draws:
         return np.asarray(normal)
 
     def place(self, normal: Floats) -> Floats:
-        """Return the positions of standard normal draws in an interval.
+        """Return the position of each draw of a standard normal variable in an interval.
 
         The low end has the position -1, the middle has the position 0, and the high end has the position 1.
         """
@@ -197,7 +197,7 @@ def range_of(values: Floats) -> DrawnRange:
 
 
 def ranges_of(rows: Floats) -> list[DrawnRange]:
-    """Return `range_of` of each row of a two-dimensional array."""
+    """Return the interval and the median of each row of a two-dimensional array, as `range_of` does."""
     import numpy as np
 
     last = rows.shape[1] - 1

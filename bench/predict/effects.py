@@ -1,12 +1,12 @@
 """Compute how much slower training is than the rates of the data sheet, from effects fitted to published runs.
 
-The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
-communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
-runs. Other effects belong to a GPU model, its architecture, an element type, the software, or a type of model. Each
-effect has a prior. To first order about the prior means, the logarithm of the measured time is linear in the effects.
-The fit is therefore one linear Gaussian regression, in which sources and runs have noise of their own. (Robinson, "That
-BLUP is a good thing", 1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007,
-chapter 12.)
+The seconds of a step are `products x e^a + attention x e^b + memory x e^c`, plus the predicted communication.
+`products`, `attention` and `memory` are the seconds of predict/kernels.py. Each of the exponents a, b and c is a sum of
+effects. The effects `products`, `attention` and `memory` are common to all runs. Other effects belong to a GPU model,
+its architecture, an element type, the software, or a type of model. Each effect has a prior. To first order about the
+prior means, the logarithm of the measured time is linear in the effects. The fit is therefore one linear Gaussian
+regression, in which sources and runs have noise of their own. (Robinson, "That BLUP is a good thing", 1991; Gelman and
+Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SD_EXCHANGE = 0.3  # error of the predicted communication, as a share of it
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect: its name, the term that it slows down (or EVERYTHING), and its prior."""
+    """One effect: its name, the term of the step time that it slows down (or EVERYTHING), and its prior."""
 
     name: str
     target: str
@@ -61,13 +61,13 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured step for the fit. Steps of the same `source` share a part of their noise.
+    """A measured step for the fit.
 
-    Steps of the same source on the same `architecture` share a further part of their noise.
+    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part.
 
     `effects`: the effects that apply to this step.
-    `log_ratio`: ln(measured seconds / predicted seconds). For this prediction, all effects have their prior means.
-    `shares`: for each term, the derivative of the predicted logarithm with respect to the term's exponent.
+    `log_ratio`: ln(measured seconds / predicted seconds), where the prediction uses the prior means of all effects.
+    `shares`: for each term, the derivative of ln(predicted seconds) with respect to the term's exponent.
     `exchange_share`: the part of the predicted time that is communication.
     """
 
@@ -84,7 +84,10 @@ class Observation:
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:
-        """Return the derivative of the logarithm with respect to the exponent of one term, or of all three terms."""
+        """Return the derivative of ln(predicted seconds) with respect to the exponent of `target`.
+
+        If `target` is EVERYTHING, all three exponents change together.
+        """
         return sum(self.shares.values()) if target == EVERYTHING else self.shares[target]
 
 
@@ -128,7 +131,7 @@ def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effe
 
 
 def fit(observations: Sequence[Observation]) -> FittedEffects:
-    """Return the effects fitted to these runs. Without runs, return the priors."""
+    """Return the effects fitted to these runs. Without runs, all effects keep their priors."""
     import numpy as np
 
     known = {effect.name: effect for each in observations for effect in each.effects}
@@ -149,9 +152,9 @@ def fit(observations: Sequence[Observation]) -> FittedEffects:
 
 
 def _derivative(each: Observation, effect: Effect) -> float:
-    """Return the derivative of an observation's predicted logarithm with respect to an effect.
+    """Return the derivative of ln(predicted seconds) with respect to an effect.
 
-    Return 0 if the effect does not apply.
+    If the effect does not apply to this step, the result is 0.
     """
     return each.share(effect.target) if effect in each.effects else 0.0
 

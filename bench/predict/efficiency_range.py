@@ -37,7 +37,7 @@ LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a fam
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyRange:
-    """The efficiency of one family of links. It applies to messages that keep a link busy for a given time."""
+    """The efficiency of one family of links, for messages that keep a link busy for a given time."""
 
     low: float
     middle: float | None
@@ -46,7 +46,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Return the range with `low`, `middle` and `high` raised to at least `part` times the values of `other`."""
+        """Return a range in which `low`, `middle` and `high` are at least `part` times the same values of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
@@ -57,7 +57,7 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle of the range. If it is unknown, the geometric mean of `low` and `high` is used."""
+        """The middle of the range. If the middle is unknown, the geometric mean of `low` and `high` is used."""
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property
@@ -71,14 +71,16 @@ class EfficiencyRange:
 
 
 class Efficiencies:
-    """The efficiencies of one pattern on one cluster, from the evidence."""
+    """The efficiencies of the links for one pattern on one cluster, estimated from the evidence."""
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self._task, self._links, self._evidence = task, links, evidence
         self._queries: dict[str, Query] = {}
 
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
-        """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
+        """Return the efficiency of a family's links for messages of one size.
+
+        `busy_s`: how long such a message keeps one link busy, in seconds.
 
         The estimate may change suddenly at the end of a curve. If a message would take longer than a larger message,
         the function raises the efficiency of the smaller message. Larger messages are checked on a fixed grid of
@@ -125,7 +127,7 @@ class Efficiencies:
         )
 
     def _measured_instances(self) -> frozenset[str]:
-        """Return the instance types that have evidence of their own."""
+        """Return the instance types with measured curves."""
         memo = self._evidence.memo
         if "instances" not in memo:
             memo["instances"] = frozenset(each.instance for each in self._evidence.curves)
@@ -166,7 +168,8 @@ class Efficiencies:
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
     """Return the efficiency of PCIe copies.
 
-    If the instance type was measured, its own copies are used. Otherwise, the copies of all systems are used.
+    If the instance type was measured, only its own copies are used. If the instance type was not measured, the copies
+    of all systems are used.
     """
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]

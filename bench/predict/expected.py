@@ -1,7 +1,8 @@
-"""Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
+"""Add to each modelled row a prediction for a real machine.
 
-A modelled run has the times of its links at full rate. The prediction for the same links also uses published
-measurements. Reports show the modelled times and the predictions. Results files do not store the predictions.
+The times of a modelled run assume that all links reach their full rate, so these times are too short. The prediction
+for the same links also uses published measurements. Reports show the modelled times and the predictions. Results files
+do not store the predictions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _SAME_WORK = 0.01
 
 
 def added(document: Document) -> Document:
-    """Add to each modelled row of this document an expectation, or the code of the reason why it has none.
+    """Add an expectation to each modelled row of this document.
+
+    If a row has no expectation, add the code of the reason.
 
     Return the document.
     """

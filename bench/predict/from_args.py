@@ -69,7 +69,7 @@ def machine_of(args: argparse.Namespace) -> RequestedMachine:
 
 
 def parsed(field: str, text: str) -> Any:
-    """Return the value of an option (sizes, links, ranks_per_node), parsed as every command parses it."""
+    """Parse the value of an option (sizes, links, ranks_per_node) in the same way as all commands."""
     return FACTOR[field].parse(text)
 
 

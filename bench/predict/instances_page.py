@@ -85,7 +85,8 @@ class InstancesReport(Report):
     def notes(self) -> list[Coded]:
         """Return the notes below the table.
 
-        The notes explain marks and prices, and name the types with doubtful figures, by type of doubt.
+        The notes explain marks and prices. For each kind of doubt, a note names the instance types with doubtful
+        figures.
         """
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []

@@ -2,8 +2,9 @@
 
 The kernels are matrix products, attention and other kernels.
 
-Matrix products and attention are limited by operations. All other kernels are limited by the memory. For example, a GPU
-with three times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
+Matrix products and attention are limited by the GPU's FLOP/s. All other kernels are limited by the bandwidth of the
+GPU's memory. A GPU with three times the FLOP/s and 1.6 times the memory bandwidth therefore trains about 2.3 times as
+fast.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Seconds of one step on one GPU.
+    """The seconds of each type of kernel in one step on one GPU.
 
     Products and attention run at the best measured matrix rate. Other kernels run at the data sheet's memory rate.
     """

@@ -1,4 +1,4 @@
-"""Distribute a workload over GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
+"""Distribute a workload over GPUs: groups of ranks, the part of the model on each rank, and the bytes of each call."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 class CommGroup:
     """A group of ranks that communicate with each other. The group has `per_node` ranks on each of `num_nodes` nodes.
 
-    `side_by_side`: the number of such groups on each node. These groups send at the same time and share the node's
-    NICs.
+    `side_by_side`: the number of groups of this type on each node. These groups send at the same time and share the
+    node's NICs.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Communication:
 
     @property
     def sent_bytes(self) -> float:
-        """The bytes that busbw counts in a step: calls x S x bus factor.
+        """The bytes that busbw counts in a step: `calls x payload_bytes x bus_factor`.
 
         Without NVLS, these bytes pass through each rank's port.
         """
@@ -70,26 +70,27 @@ class Communication:
 
     @property
     def switched_bytes(self) -> float:
-        """The bytes through one rank's port in a step if the switch adds the data (NVLS): calls x S x (1 + 1/n).
+        """The bytes through one rank's port in a step if the switch adds the data (NVLS).
 
-        n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
-        part of the sum to each rank. Each rank then multicasts this part.
+        The number is `calls x payload_bytes x (1 + 1/n)`, where n is the number of the group's ranks on a node. The
+        switch reads the whole buffer of each rank and returns one part of the sum to each rank. Each rank then
+        multicasts this part.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
 
 def bus_factor(collective: str, size: int) -> float:
-    """Return the bytes through one rank's port divided by the payload, without NVLS (docs/metrics.md)."""
+    """Return the bytes through one rank's port for each byte of the payload, without NVLS (docs/metrics.md)."""
     others = (size - 1) / size
     return {"allreduce": 2 * others, "sendrecv": 1.0, "broadcast": 1.0}.get(collective, others)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """A workload on a number of GPUs.
+    """A workload that is distributed over a number of GPUs.
 
-    `data`: the ranks that train on different samples.
-    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
+    `data`: the number of ranks that train on different samples.
+    `dense`, `experts`: the numbers of dense and expert parameters on one GPU, before ZeRO shards them.
     """
 
     workload: Workload
@@ -101,7 +102,7 @@ class ParallelLayout:
 
     @property
     def num_gpus(self) -> int:
-        """The number of all GPUs together."""
+        """The total number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -113,7 +114,8 @@ class ParallelLayout:
     def activation_bytes(self) -> float:
         """The bytes of one micro-batch's activations between two layers.
 
-        There are batch x tokens x hidden elements, divided by the number of ranks that share the tokens.
+        The number of elements is `batch x tokens x hidden`, divided by the number of ranks that share the tokens of a
+        sample.
         """
         model, shared = self.workload.model, self.workload.mesh.context
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
@@ -125,7 +127,7 @@ class ParallelLayout:
 
     @property
     def trained(self) -> float:
-        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        """The number of trained dense parameters on one GPU: all of them, or only the adapters of LoRA."""
         rank = self.workload.lora
         if rank is None:
             return self.dense
@@ -134,16 +136,19 @@ class ParallelLayout:
 
     @property
     def trained_experts(self) -> float:
-        """The number of one GPU's expert parameters that are trained."""
+        """The number of trained expert parameters on one GPU."""
         return self.experts if self.workload.lora is None else 0.0
 
     @property
     def stage_layers(self) -> int:
-        """The number of layers of the largest stage of the pipeline."""
+        """The number of layers in the largest pipeline stage."""
         return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
 
     def group(self, name: str) -> CommGroup:
-        """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
+        """Return the group of this name.
+
+        The names are data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline and expert.
+        """
         size, stride = self._size_and_stride(name)
         per_node = min(size, max(1, self.gpus_per_node // stride))
         while size % per_node:  # the same number on each node
@@ -151,7 +156,7 @@ class ParallelLayout:
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def _size_and_stride(self, name: str) -> tuple[int, int]:
-        """Return the number of ranks of a group, and the distance between the numbers of two consecutive ranks."""
+        """Return the number of ranks in a group, and the step from one rank number of the group to the next."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.replicas
         match name:
@@ -174,7 +179,7 @@ class ParallelLayout:
         raise KeyError(name)
 
     def shards(self, part: str) -> int:
-        """Return the number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
+        """Return over how many ranks ZeRO shards the parameters of one type: 'dense' or 'experts'."""
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":
@@ -225,7 +230,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU's layers."""
+    """Return three values for the matrices in one GPU's layers: sum of rows, sum of columns, number of matrices."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -2,10 +2,11 @@
 
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are the
 inputs that the backward pass needs, as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022, section 4). The estimate omits dropout masks. It also omits the attention matrix, because fused attention
-never stores this matrix. The paper's layer has multi-head attention and two feed-forward matrices. In this module, the
-size of keys and values depends on `kv_heads`. The size of the feed-forward block depends on its width, on its gate, and
-on the number of experts per token. Memory of the runtime, library buffers and fragmentation are not counted.
+Models" (2022, section 4). The estimate omits dropout masks. The estimate also omits the attention matrix, because fused
+attention never stores this matrix. The paper's layer has multi-head attention and two feed-forward matrices. In this
+module, the size of keys and values depends on `kv_heads`. The size of the feed-forward block depends on its width, on
+its gate, and on the number of experts per token. Memory of the runtime, library buffers and fragmentation are not
+counted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> float:
-        """The estimate: the sum of all parts."""
+        """The estimated memory in bytes, which is the sum of all parts."""
         return sum(self.parts.values())
 
     @property
@@ -46,7 +47,10 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """The lower bound exceeds the memory of the GPU. `summary`: the message without the calculation."""
+    """A job needs more memory than the GPU has, even according to the lower bound.
+
+    `summary`: the message without the calculation.
+    """
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """Build the message.
@@ -66,9 +70,9 @@ class OutOfMemoryError(UsageError):
 
 
 def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
-    """Return whether the job certainly does not fit in a GPU of this nominal size, or False if the size is unknown.
+    """Return whether the job certainly does not fit in the GPU's memory. If the memory size is unknown, return False.
 
-    Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
+    In data sheets, GB may mean 10^9 bytes or 2^30 bytes: an A100 of "40 GB" has 40,960 MiB. The larger size is assumed.
     """
     return memory_bytes is not None and need.least > memory_bytes / 1e9 * 2**30
 
@@ -154,14 +158,16 @@ def _gathers(found: ParallelLayout) -> bool:
 
 
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
+    """Return the bytes of one layer's activations, and the lower bound of these bytes.
+
+    The bytes are counted per token and hidden element, with 2 bytes per element.
 
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
     inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
     feed-forward block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and
-    matrices. With sequence parallelism, tensor parallelism divides all activations. In this case, PyTorch keeps the
-    gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers them again in
-    the backward pass (Korthikanti et al. 2022, section 4.2.2).
+    matrices. With sequence parallelism, tensor parallelism divides all activations. With sequence parallelism, PyTorch
+    keeps the gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers
+    them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
@@ -176,10 +182,13 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
 
 
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
+    """Return the bytes that the forward pass keeps of each layer, and their lower bound.
 
-    Selective recomputation works like torchtitan's option `op`. It keeps the layer's input, the output of attention,
-    and the results of half of the matrix multiplications. Full recomputation keeps the layer's input.
+    The unit is the same as in `_layer_bytes`.
+
+    Selective recomputation works like torchtitan's option `op`. Selective recomputation keeps the layer's input, the
+    output of attention, and the results of half of the matrix multiplications. Full recomputation keeps the layer's
+    input.
     """
     workload, mesh = found.workload, found.workload.mesh
     layer_input = 2 / (mesh.tensor if mesh.sequence else 1)

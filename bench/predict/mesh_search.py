@@ -49,15 +49,16 @@ class _Laid:
 
 
 class _Meshes:
-    """All meshes on a number of GPUs, and the arrays from which their rough times are computed.
+    """All meshes that are possible on a number of GPUs, and the arrays from which their rough times are computed.
 
-    Each array has one element for all calls of a mesh that have the same collective, group and `Communication.when`.
+    Calls of a mesh are combined if they have the same collective, group and `Communication.when`. Each array has one
+    element for each combined call.
 
     `_starts_s`: the seconds of starts and latencies.
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
     `_beside`: the number of groups that share the NICs.
     `_crosses`: whether the group has several nodes.
-    `_place`: a number for each combination of a mesh and `Communication.when`.
+    `_place`: a number that stands for a mesh and a value of `Communication.when`.
     """
 
     def __init__(self, every: Sequence[_Laid]) -> None:
@@ -80,9 +81,9 @@ class _Meshes:
         self._by_all = np.array([each.strategy == "zero2" for each in workloads])
 
     def fitting(self, gpu: GpuModel) -> list[int]:
-        """Return the meshes whose estimated memory fits. Without such a mesh, return the meshes whose lower bound fits.
+        """Return the meshes whose estimated memory fits. If no estimate fits, return the meshes whose lower bound fits.
 
-        Raises OutOfMemoryError if every mesh is excluded.
+        Raises OutOfMemoryError if no lower bound fits.
         """
         if gpu.memory_bytes is None:
             return [*range(len(self.every))]
@@ -96,8 +97,8 @@ class _Meshes:
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
         """Return the rough seconds of a step of each mesh.
 
-        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for at
-        most the time of the backward pass, and the exchange of weights for at most the time of both passes.
+        Every link is assumed to reach a typical share of its rate. The exchange of buckets can overlap only with the
+        backward pass. The exchange of weights can overlap with both passes.
         """
         import numpy as np
 
@@ -118,7 +119,7 @@ class _Meshes:
 
 
 class MeshSearch:
-    """The mesh searches of one question.
+    """A search for the fastest mesh on each machine, for one question of `select`.
 
     Machines with the same numbers of nodes and GPUs share layouts. Machines with the same GPUs and links share results.
     """
@@ -170,7 +171,10 @@ class MeshSearch:
         return ranked[:_PREDICTED] + [one for one in ranked[_PREDICTED:] if one.layout.workload is own]
 
     def _meshes(self, num_nodes: int, per_node: int) -> _Meshes:
-        """Return all meshes on a number of GPUs. If the workload's own mesh is possible there, it comes first."""
+        """Return all meshes on a number of GPUs.
+
+        The workload's own mesh comes first, if this number of GPUs allows it.
+        """
         if (num_nodes, per_node) not in self._laid:
             found = []
             for workload in meshes(self._question.workload, num_nodes, per_node):
@@ -183,7 +187,7 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes, as if every stage had the same number of layers.
+        """Return the seconds of all passes. All stages are assumed to have the same number of layers.
 
         This time is equal for all meshes.
         """
@@ -196,7 +200,7 @@ class MeshSearch:
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
         """Return the predicted seconds of a step, without the optimizer's update and the feed.
 
-        These two parts depend little on the mesh.
+        The update and the feed depend little on the mesh.
         """
         found, calls = each.layout, each.calls
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS
@@ -208,7 +212,7 @@ class MeshSearch:
 
 
 def meshes(workload: Workload, num_nodes: int, gpus_per_node: int) -> Iterator[Workload]:
-    """Yield the workload with each mesh and strategy that may suit a number of GPUs.
+    """Yield the workload with each combination of mesh and strategy that may suit a number of GPUs.
 
     The first result is the workload with its own mesh.
 
@@ -259,9 +263,9 @@ def _unevenness(found: ParallelLayout) -> float:
 
 
 def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
-    """Return the elements of one mesh for the arrays of `_Meshes`.
+    """Return the rows of one mesh for the arrays of `_Meshes`.
 
-    Each element has `Communication.when`, and then a value for each array.
+    A row has `Communication.when`, and then one value for each array.
     """
     totals: dict[tuple[str, CommGroup, str], list[float]] = {}
     for call in each.calls:

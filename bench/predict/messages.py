@@ -364,7 +364,7 @@ class PageNote(Code):
 
 @unique
 class TargetResult(OptionalPartsCode):
-    """Whether the predictions of a class of links meet their target."""
+    """Verdicts on whether the predictions for a class of links meet their target."""
 
     NO_TARGET = "no-target", "no target"
     NO_POINT = (
@@ -380,7 +380,7 @@ class TargetResult(OptionalPartsCode):
 
 @unique
 class Answer(OptionalPartsCode):
-    """The first sentence of a selection."""
+    """The first sentence on the page of a selection."""
 
     SURE = (
         "sure",
@@ -413,7 +413,7 @@ class Answer(OptionalPartsCode):
 
 @unique
 class DecisionNote(OptionalPartsCode):
-    """The lines below the table of a selection."""
+    """The lines below the table on the page of a selection."""
 
     RUN_LENGTH = (
         "run-length",

@@ -45,7 +45,7 @@ def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the keys of a workload's section `model`. `path` names the configuration in errors.
 
     Raises UsageError if ModelSizes cannot describe the layers of the model. Raises UsageError if a size is missing or
-    is not a positive integer. Also raises UsageError if the number of heads does not divide the hidden size.
+    is not a positive integer. Raises UsageError if the number of heads does not divide the hidden size.
     """
     kind = config.get("model_type")
     if kind is None:

@@ -2,8 +2,8 @@
 
 The numbers of operations follow Chowdhery et al., "PaLM" (2022, appendix B). Each active parameter needs 6 operations
 per token. Attention needs 12 x layers x width x tokens^2 operations, because no causal mask is assumed. With low-rank
-adapters, the gradients of the frozen weights are not computed. There are then 4 operations per parameter and token (Hu
-et al. 2021).
+adapters, the gradients of the frozen weights are not computed, which leaves 4 operations per parameter and token (Hu et
+al. 2021).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the number of operations with recomputation divided by the number without: 1, 7/6 or 4/3.
+    """Return (operations with recomputation) / (operations without recomputation): 1, 7/6 or 4/3.
 
     With adapters, the result is 1, 5/4 or 3/2.
     """
@@ -55,9 +55,9 @@ def forward_share(workload: Workload) -> float:
 
 
 def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float, str]:
-    """Return the number of operations of a sample's forward and backward pass, and its derivation.
+    """Return the number of operations for one sample in both passes, and the derivation of this number.
 
-    `lora`: the rank of the low-rank adapters. If it is set, all other weights are frozen.
+    `lora`: the rank of the low-rank adapters. If `lora` is set, all other weights are frozen.
 
     Raises UsageError if the number is unknown.
     """
@@ -79,7 +79,10 @@ def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float,
 
 
 def work(workload: Workload) -> Work:
-    """Return the work of one sample, repeated operations included. Raises UsageError if its operations are unknown."""
+    """Return the work of one sample, including repeated operations.
+
+    Raises UsageError if the operations of the sample are unknown.
+    """
     model = workload.model
     repeated, operations = repeated_passes(workload), flops_per_sample(model, workload.lora)[0]
     if model.flops_per_sample is not None or model.layers is None or model.tokens is None:

@@ -4,8 +4,10 @@ The estimate is a weighted median, with an interval from Student's t distributio
 
 The busy time is the time that a link alone would need. An efficiency is the busy time divided by the measured time.
 Curves are looked up by busy time, not by size, because small messages do not fill a link. The weight of a system is 1 /
-(within^2 + distance^2), on a logarithmic scale. Similar systems therefore have more weight. The median is used because
-unreported problems (an old library, sockets instead of RDMA) only make a system slower.
+(within^2 + distance^2). `within` is the standard deviation of ln(efficiency) between systems of one generation.
+`distance` says how much the system differs from the queried machine, on the same scale. Similar systems therefore have
+more weight. The median is used because unreported problems (an old library, sockets instead of RDMA) only make a system
+slower.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch), divided by the smallest link latency.
+    `overhead`: the seconds of the smallest message minus the seconds of a launch, divided by the smallest link latency.
     `old_library`: see OLD_LIBRARY.
     """
 
@@ -91,10 +93,10 @@ class EfficiencyCurve:
 
         `where`: ln(busy time in seconds).
 
-        Before the first point, return the value of the first point if `where` is near it or belongs to large messages.
-        After the last point, return the value of the last point if `where` is near it or if the last point measures
-        large messages. In all other cases, and between two points that are far apart, return None. If the last point
-        measures smaller messages, `beyond` estimates the values after it.
+        Before the first point, the result is the value of the first point if `where` is near this point or belongs to
+        large messages. After the last point, the result is the value of the last point if `where` is near this point,
+        or if this point measures large messages. In all other cases, and between two points that are far apart, the
+        result is None. For busy times after the last point, `beyond` then estimates a value.
         """
         points = self.points
         if not points:
@@ -114,7 +116,8 @@ class EfficiencyCurve:
     def beyond(self, where: float) -> float | None:
         """Return ln(efficiency) at a busy time after the end of the curve, or None if the curve has too few points.
 
-        The rate between the last two points is assumed to hold for larger messages too: time = start + bytes / rate.
+        Larger messages are assumed to take `start + bytes / rate`, where the rate is the rate between the last two
+        points.
         """
         if len(self.points) < 2 or where <= self.points[-1][0]:
             return None
@@ -144,7 +147,7 @@ class EfficiencyEstimate:
     """An estimate of ln(efficiency).
 
     `mean`: the estimated ln(efficiency).
-    `deviation`: the standard deviation for a further system.
+    `deviation`: the standard deviation of ln(efficiency) for one further system.
     `freedom`: the degrees of freedom of the t interval.
     """
 
@@ -194,7 +197,10 @@ _Valued = tuple[tuple[int, bool], ...]
 
 
 class FamilyCurves:
-    """The curves of one family, with caches of their results for all busy times."""
+    """The curves of one family of links.
+
+    At each busy time, the curves give the values from which an efficiency is estimated.
+    """
 
     def __init__(self, curves: Iterable[EfficiencyCurve], family: str) -> None:
         self._members = tuple(each for each in curves if each.family == family)
@@ -203,7 +209,7 @@ class FamilyCurves:
         self._groups: dict[_Valued, tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]] = {}
 
     def at(self, where: float) -> FamilyValues:
-        """Return the values at one busy time. `where`: ln(busy time in seconds)."""
+        """Return the values of the family's curves at one busy time. `where`: ln(busy time in seconds)."""
         direct = [curve.at(where) for curve in self._members]
         found: list[tuple[float, float]] = []
         shape: list[tuple[int, bool]] = []
@@ -233,12 +239,13 @@ class FamilyCurves:
         return tuple(systems), tuple(tuple(own) for own in by_system.values())
 
     def _extrapolated(self, place: int, direct: Sequence[float | None], where: float) -> tuple[float, float] | None:
-        """Return ln(efficiency) of a curve at a busy time outside its points, and an additional distance.
+        """Return ln(efficiency) of a curve at a busy time outside its points, and a distance.
 
-        The distance expresses the uncertainty of the extrapolation.
+        The distance is added to the distance of the curve's system, because the extrapolated value is uncertain.
 
         Return None if the efficiency is unknown. Below its first point, a curve is assumed to have the mean shape of
-        the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond its last point.
+        the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond the last point of a
+        curve.
 
         `direct`: `at(where)` of each curve of the family.
         """
@@ -265,7 +272,7 @@ class FamilyCurves:
     def _references_of(self, place: int) -> tuple[_Reference, ...]:
         """Return the curves that can show how this curve continues below its first point.
 
-        These curves have more than two points, and a value at this curve's last point.
+        Such a curve has more than two points, and a value at the busy time of this curve's last point.
         """
         if place not in self._references:
             curve, found = self._members[place], []
@@ -280,9 +287,9 @@ class FamilyCurves:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """A curve whose shape is used to extrapolate another curve.
+    """A curve whose shape shows how to extrapolate another curve.
 
-    `place`: its index in the family.
+    `place`: the index of this curve in the family.
     `at_top`: the value of this curve at the busy time of the other curve's last point.
     `difference`: two values. The first value is whether only one of the two machines has several nodes. The second
         value is whether `exact` differs.
@@ -349,9 +356,12 @@ def estimate(
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the value that has half of the weight below it. Interpolate linearly between neighbouring values.
+    """Return the weighted median of some values.
 
-    The weight below a value is the weight of all smaller values plus half of the value's own weight.
+    Interpolate linearly between neighbouring values.
+
+    Half of all weight is below the median. The weight below a value is the weight of all smaller values plus half of
+    the value's own weight.
     """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
@@ -370,7 +380,7 @@ class _Similar:
     """The curves of one system that are most similar to a query.
 
     `places`: the indices of these curves among the values of the system.
-    `distance`: the distance in the module's docstring.
+    `distance`: the `distance` that the module's docstring defines.
     `square`: the square of `distance`.
     `own`: whether the user measured the queried machine with the same number of ranks.
     """
@@ -384,7 +394,7 @@ class _Similar:
 
 
 class _Comparison:
-    """Some systems compared with one query.
+    """A comparison of some systems with one query.
 
     `near`: (index, system) of each system for which `own` or `same_machine` is set.
     `chosen`: the indices of the systems for which `own` is set.
@@ -404,10 +414,10 @@ class _Comparison:
         self._evidence: dict[tuple[int, ...], tuple[str, tuple[str, ...], bool]] = {}
 
     def within(self, values: Sequence[float], family: str, where: float) -> float:
-        """Return the standard deviation between systems of one generation.
+        """Return the standard deviation of ln(efficiency) between systems of one generation.
 
-        The prior standard deviation counts as much as PRIOR_FREEDOM systems. Systems that the user measured are not
-        included.
+        The prior standard deviation has the same weight as PRIOR_FREEDOM systems. Systems that the user measured are
+        not included.
         """
         prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
         squares = PRIOR_FREEDOM * prior**2
@@ -418,9 +428,9 @@ class _Comparison:
         return sqrt(squares / self.freedom)
 
     def evidence(self, heavy: tuple[int, ...]) -> tuple[str, tuple[str, ...], bool]:
-        """Return the basis and the sources of the systems with the largest weights.
+        """Return the type of evidence and the sources of the systems with the largest weights.
 
-        The third value is whether every figure of these systems was read in a source.
+        The third value says whether all figures of these systems were read in a source.
         """
         if heavy not in self._evidence:
             curves = [curve for k in heavy for curve in self.similar[k].curves]

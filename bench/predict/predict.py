@@ -59,16 +59,18 @@ class Prediction:
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
     `middle_s`: the middle of the interval, or None if unknown.
-    `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
-        None.
+    `estimate_s`: the middle according to the evidence, even if this middle is too uncertain to be shown; None without
+    evidence.
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.
     `algorithm`: the name of the algorithm in core/schedules.py, or "" for a copy.
     `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`.
-    `machine`: the instance type. All predictions for one machine use the same draws of its deviation from the pool.
-    `pool`: the name of the evidence. The error that predictions from one pool share cancels in their ratio.
+    `machine`: the instance type. All predictions for one machine use the same draws for the machine's deviation from
+    its pool.
+    `pool`: the name of the evidence. Predictions from one pool share a part of their error, which cancels in the ratio
+    of two such predictions.
     `spread`: the standard deviation of ln(seconds) between machines of one pool.
     `verified`: whether all figures of links and evidence have a source.
     `ideal_s`: the seconds that the links alone need.
@@ -143,11 +145,11 @@ def curve(
     evidence: EfficiencyEvidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
-    """Predict one collective for many sizes.
+    """Predict the time of one collective at many sizes.
 
     The schedule is computed once for all sizes.
 
-    `algorithm`: the name of an algorithm. If it is None, the fastest algorithm is used for each size.
+    `algorithm`: the name of an algorithm. If `algorithm` is None, the fastest algorithm is used for each size.
     """
     known: dict[float, Prediction] = {}
     if algorithm is None:
@@ -170,7 +172,7 @@ def centres(
     ranks_per_node: int,
     evidence: EfficiencyEvidence,
 ) -> Mapping[float, float]:
-    """Return `centre_s` of the predictions of `curve`, for searches that need nothing else."""
+    """Return only `centre_s` of the predictions of `curve`, for searches that need no other value."""
     key = "centres", pattern, engine.same_evidence(links), num_nodes, ranks_per_node
     known: dict[float, float] = evidence.memo.setdefault(key, {})
     missing = [size for size in dict.fromkeys(sizes) if size not in known]
@@ -185,7 +187,10 @@ def centres(
 def chosen(
     curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
 ) -> dict[float, Prediction]:
-    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run on this cluster."""
+    """Return the predictions of one algorithm, by payload.
+
+    Raises UsageError if the algorithm cannot run on this cluster.
+    """
     if algorithm not in curves:
         raise UsageError.of(
             Refusal.ALGORITHM_UNKNOWN,
@@ -248,9 +253,9 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 class _Times:
     """The seconds of one algorithm at one size, as an interval and its middle. An unknown middle is guessed.
 
-    `known`: whether evidence gives the middle.
+    `known`: whether the middle comes from evidence.
     `ranges`: the efficiency for each pair (kind, family) of links.
-    `transfers`: the seconds of the transfers for each pair (kind, family) of links.
+    `transfers`: for each pair (kind, family) of links, the seconds that transfers take.
     """
 
     low_s: float
@@ -265,7 +270,8 @@ class _Times:
 class _StartUp:
     """The start-up time of small messages, and its evidence.
 
-    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
+    `factor`: the middle of `(t - LAUNCH_S) / l`, where t is the time of a small message and l is the latency of the
+    links.
     `half`: half of the width of the interval of ln(factor).
     """
 
@@ -276,7 +282,7 @@ class _StartUp:
 
 
 class _Predictor:
-    """Predicts one pattern on one cluster from the evidence."""
+    """The predictor for one pattern on one cluster, with the evidence that it uses."""
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self.task, self.links, self.evidence = task, links, evidence
@@ -285,7 +291,7 @@ class _Predictor:
         self.startup = self._startup()
 
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
-        """Predict one algorithm at one size."""
+        """Predict the time of one algorithm at one size."""
         times = self._times(algorithm, payload_bytes)
         transfers, low, middle, high = times.transfers, times.low_s, times.middle_s, times.high_s
         key = max(transfers, key=lambda each: transfers[each], default=None)
@@ -316,7 +322,7 @@ class _Predictor:
         )
 
     def centre_s(self, algorithm: engine.Algorithm, payload_bytes: float) -> float:
-        """Return `Prediction.centre_s` of `predict`."""
+        """Return `centre_s` of the prediction that `predict` would return."""
         times = self._times(algorithm, payload_bytes)
         return times.middle_s if times.known else sqrt(times.low_s * times.high_s)
 
@@ -341,8 +347,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        The user's curves of this machine are used. Without such curves, all curves between nodes are used for a cluster
-        with a network. For other clusters, all curves inside nodes are used.
+        If the user measured this machine, only the user's curves are used. Without the user's measurements, all curves
+        between nodes are used for a cluster with a network, and all curves inside nodes for other clusters.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -356,9 +362,9 @@ class _Predictor:
         return _start_up(own) if own else cast(_StartUp, all_curves)
 
     def _most_ranks(self) -> int | None:
-        """Return the largest number of ranks that was measured over similar networks.
+        """Return the largest number of ranks in the measurements of similar networks.
 
-        Without such measurements, return the largest number over any network.
+        If no similar network was measured, return the largest number in the measurements of all networks.
 
         Return None inside a node.
         """
@@ -426,8 +432,8 @@ def _transfer_s(
 ) -> float:
     """Return the seconds of the transfers.
 
-    The slowest link of a phase determines the time of this phase, at its efficiency. The result is the sum over the
-    phases.
+    The slowest link of a phase determines the time of this phase. The efficiency of this link is taken into account.
+    The result is the sum over the phases.
     """
     total = 0.0
     for repeat, excess, needs in algorithm.parts:
@@ -446,8 +452,8 @@ def copy(
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
     No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
-    Its high end assumes half of the rate, because two GPUs may share one PCIe switch, or the host's memory may limit
-    the copies.
+    The high end of the interval assumes half of the rate, because two GPUs may share one PCIe switch, or the host's
+    memory may limit the copies.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

@@ -35,7 +35,7 @@ def prediction_rows(
     `world`: the number of nodes, and of GPUs per node.
     `algorithm`: the name of one algorithm, or "all".
 
-    With "all", the result also has rows for algorithms that no library uses, because these rows show bounds. Raises
+    With "all", the result also has rows for algorithms that no library uses. These rows show only bounds. Raises
     UsageError for an unknown algorithm.
     """
     curves = predict.by_algorithm(pattern, sizes, machine.links, *world, evidence)
@@ -74,7 +74,10 @@ def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, bes
 
 
 def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
-    """Return the row of an algorithm that no library uses. The row shows only the limit of the links."""
+    """Return the row of an algorithm that no library uses.
+
+    The row shows only the limit of the links.
+    """
     return {
         **_key(pattern, size, world, algorithm, False),
         "low_s": ideal_s,
@@ -126,7 +129,7 @@ class PredictReport(Report):
         yield Lines(shown)
 
     def _answer(self) -> str:
-        """Return the expected time and rate of the best algorithm at the largest size, on the most GPUs."""
+        """Return the best algorithm's expected time and rate, at the largest size on the largest number of GPUs."""
         row = max(
             self.rows, key=lambda row: (row["payload_bytes"], row["num_nodes"] * row["ranks_per_node"], row["best"])
         )

@@ -50,7 +50,8 @@ class PublishedCurve:
 class EfficiencyEvidence:
     """Rows with their curves, copies, and notes on unused rows. Without rows, typical efficiencies are assumed.
 
-    `copies`: tuples of system, instance, direction, efficiency and source. `memo`: a cache for lookups.
+    `copies`: for each measured copy, a tuple of system, instance, direction, efficiency and source. `memo`: a cache for
+    lookups.
     """
 
     rows: tuple[PublishedCurve, ...] = ()
@@ -60,13 +61,13 @@ class EfficiencyEvidence:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
-        """Return the evidence of both objects together."""
+        """Combine the evidence of two objects."""
         return EfficiencyEvidence(
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )
 
     def without(self, system: str, source: str) -> EfficiencyEvidence:
-        """Return the evidence without the rows of one system and without the other rows of one source."""
+        """Return the evidence, except all rows of one system and all rows of one source."""
         return EfficiencyEvidence(
             tuple(each for each in self.rows if each.system != system and each.source != source),
             tuple(each for each in self.curves if each.system != system and each.source != source),
@@ -186,7 +187,10 @@ def _unusable(header: Header, row: Summary) -> Coded | None:
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """Return the efficiencies of the busiest link at each size. Each family of links has its own curve."""
+    """Return efficiency curves, one for each family of links.
+
+    Each size gives a point on the curve of the family that contains its busiest link.
+    """
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []
@@ -223,8 +227,9 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
 
 
 def _busiest(task: engine.Task, payload_bytes: float) -> tuple[str, float]:
-    """Return the family and the busy seconds of the busiest link, for the algorithm that is the fastest at typical
-    efficiencies.
+    """Return the family of the busiest link, and the seconds for which this link is busy.
+
+    The algorithm is the fastest one at typical efficiencies.
     """
     best: tuple[float, str, float] | None = None
     for algorithm in task.algorithms:
@@ -256,7 +261,7 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 def _raw_rate(copies: reference.CopyReference) -> float:
     """Return the PCIe rate of the instance type, because a host's link may be slower than the GPU's link.
 
-    If this rate is unknown, return the rate of the GPU's link.
+    If the PCIe rate of the instance type is unknown, return the rate of the GPU's link.
     """
     from bench.hardware import catalogue
 

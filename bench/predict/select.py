@@ -1,9 +1,9 @@
 """Rank machines, and compare two machines by the ratio of their costs or times.
 
 A machine may be certainly better than another machine although their intervals overlap, because the same assumption may
-widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions
-cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown
-that changes the ratio most, and the command that would measure this unknown.
+widen both intervals. The ratio of the machines' cost or time per sample is therefore computed for each draw. Shared
+assumptions cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names
+the unknown that changes the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Doubt:
     `unknown`: the name of the draws of this quantity.
     `share`: the share of this quantity in the variance of ln(ratio).
 
-    `unknown` is empty if both machines have the same value in every draw.
+    `unknown` is empty if the values of both machines are equal in every draw.
     """
 
     unknown: str
@@ -64,7 +64,7 @@ class ComparedMachine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the machine in sentences."""
+        """The name of the machine, as used in sentences."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class ComparedMachine(Protocol):
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The assumptions on which the figures of this machine depend, by the names of the draws."""
+        """The assumptions on which the figures of this machine depend. The keys name the draws of these assumptions."""
         ...
 
 
@@ -87,7 +87,7 @@ class ComparedMachine(Protocol):
 class PairDecision:
     """A comparison of two machines.
 
-    `ratio`: the cost or time of a sample on the machine `first`, divided by the cost or time on the machine `other`.
+    `ratio`: the cost or time of a sample on `first`, divided by the cost or time of a sample on `other`.
 
     `doubt` is set if the interval of the ratio contains 1.
     """
@@ -150,11 +150,11 @@ def select(
 ) -> Selection:
     """Rank machines. A machine is a pair of an instance type and a number of nodes.
 
-    Machines that certainly exceed a limit come after all other machines. Without `limits`, the run is the workload's
-    epoch.
+    Machines that certainly exceed a limit come after all other machines. If `limits` is None, the length of the run is
+    the workload's epoch.
 
-    Raises UsageError if no machine can run the workload. Also raises UsageError if `by` is the cost and no machine has
-    a price.
+    Raises UsageError if no machine can run the workload. Raises UsageError if `by` is the cost and no machine has a
+    price.
     """
     draws = Draws()
     found: list[Candidate] = []
@@ -195,9 +195,9 @@ def select(
 
 
 def narrowed(selection: Selection, before: Selection) -> Selection:
-    """Return a selection that also has the step times of `before`.
+    """Add the step times of `before` to a selection.
 
-    The selection `before` answers the same question without the user's runs.
+    `before`: the answer to the same question without the user's runs.
     """
     return replace(selection, without_runs={each.name: each.range("total_s") for each in before.candidates})
 
@@ -226,7 +226,7 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
 
 
 def metrics(by: str, first: ComparedMachine, other: ComparedMachine) -> tuple[str, ...]:
-    """Return the metrics by which two machines are compared.
+    """Return the metrics (cost, time) by which two machines are compared.
 
     The requested metric comes first. Cost is included only if both machines have a price.
     """
@@ -275,7 +275,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
     """Compare the best machine with each other machine at earlier prices.
 
-    Return a remark on each pair whose order by price or whose verdict on cost was different at an earlier price.
+    Return a remark on each pair for which an earlier price gives another order by price, or another verdict on cost.
     """
     changes = []
     best = ranked[0]

@@ -63,7 +63,7 @@ _VERBS = {"cost": ("costs", "times as much as", "cheaper"), "time": ("takes", "t
 class SelectReport(Report):
     """The selections of one or several workloads.
 
-    `explained`: the instance type whose derivation is shown.
+    `explained`: the instance type for which the page shows the derivation.
     `wide`: whether the page also has the parts of the step and all remarks. With `wide`, the lines are longer.
     """
 
@@ -97,7 +97,7 @@ class SelectReport(Report):
         return lines or [f"{self.explained} was left out: see above"]
 
     def data(self) -> Mapping[str, Any]:
-        """Return one selection, or a list of several."""
+        """Return one selection, or a list if there are several selections."""
         selections = [_plain(selection) for selection in self.selections]
         return selections[0] if len(selections) == 1 else {"schema": SCHEMA, "selections": selections}
 
@@ -165,7 +165,7 @@ def _price_source(each: Candidate) -> str:
 
 
 def letters(basis: str) -> str:
-    """Return the letters for types of evidence: `ap` for assumed+published."""
+    """Return one letter for each type of evidence: `ap` for assumed+published."""
     return "".join(LETTERS[word] for word in basis.split("+") if word)
 
 
@@ -284,8 +284,8 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
     """Return the notes on one machine.
 
-    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run.
-    They also name the measurement that would narrow the machine's interval.
+    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run. The
+    notes also name the measurement that would narrow the machine's interval.
     """
     notes = []
     if selection.question.search_mesh:
@@ -314,7 +314,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
-    """Return a machine's mesh. If a dimension has only one rank, its value is `absent`."""
+    """Return a machine's mesh. `absent`: the value for each dimension of the mesh that has only one rank."""
     workload, data = each.layout.workload, each.layout.data
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
     mesh["expert"] = workload.mesh.expert
@@ -328,13 +328,13 @@ def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
 
 
 def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
-    """Check whether two ranges differ only by the randomness of their draws."""
+    """Check whether two ranges are equal apart from the randomness of their draws."""
     ends = ((before.low, after.low), (before.high, after.high))
     return all(abs(new / old - 1) < _BY_CHANCE for old, new in ends)
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the first machines that were left out, and a text that says where to find the other omitted machines."""
+    """Return the first machines that were left out, and a text that names the option for the complete list."""
     left_out = _left_out(selection.refused)
     lines = left_out[:_FEW]
     if len(left_out) > _FEW:
@@ -365,7 +365,7 @@ def fine_print(selection: Selection) -> list[str]:
 
 
 def _verdicts(selection: Selection, unit: str) -> list[str]:
-    """Return the verdicts as lines. `unit`: the unit of work by which machines are compared.
+    """Return the verdicts as lines. `unit`: the unit of work whose cost or time is compared.
 
     If there are many machines, one line names all machines that are worse than the best machine.
     """
@@ -422,7 +422,7 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 
 
 def sentence(verdict: PairDecision, unit: str = "sample") -> str:
-    """Return a verdict as a sentence. `unit`: the unit of work by which the two machines are compared.
+    """Return a verdict as a sentence. `unit`: the unit of work whose cost or time is compared.
 
     The sentence has the ratio of the two machines and names the better machine. If the verdict is open, the sentence
     says UNDECIDED and names the measurement that would decide.

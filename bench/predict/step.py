@@ -1,6 +1,7 @@
 """Compute the time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
 
-Every quantity is an array of draws in seconds (predict/draws.py). A single number may replace an array.
+Every quantity is an array of draws in seconds (predict/draws.py). If all draws are equal, a single number may replace
+the array.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ def exposed_buckets(
     """Return the seconds that the exchange of gradients continues after the end of the backward pass.
 
     Gradients are assumed to appear evenly during the backward pass. The exchange of a bucket starts when the bucket is
-    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes in which the calls of
-    a step are made.
+    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes among which the calls
+    of a step are divided.
     """
     import numpy as np
 
@@ -182,7 +183,7 @@ def exposed_buckets(
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
     """Return (part, bucket) for each bucket, sorted by the part.
 
-    The bucket is full after this part of the backward pass.
+    `part`: the fraction of the backward pass after which the bucket is full.
 
     Each type of exchange fills its own buckets.
     """

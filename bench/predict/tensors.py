@@ -48,7 +48,7 @@ class WeightTensor:
         return ceil(self.rows / ranks) * ranks * self.columns
 
     def of_rank(self, tensor: int) -> WeightTensor:
-        """Return one tensor-parallel rank's part."""
+        """Return the part of this tensor that one tensor-parallel rank stores."""
         if self.divided is None:
             return self
         if self.divided == 0:
@@ -72,7 +72,7 @@ class ModelTensors:
 class StageTensors:
     """The tensors of one rank of a stage, in the order of the forward pass.
 
-    All layouts with this stage use the same object.
+    All layouts with an equal stage share one object.
 
     `elements`: the elements of all tensors.
     """
@@ -83,7 +83,7 @@ class StageTensors:
         self._buckets: dict[tuple[float, float | None, float], tuple[tuple[float, int], ...]] = {}
 
     def buckets(self, element_bytes: float, given: float | None, sent_bytes: float) -> tuple[tuple[float, int], ...]:
-        """Return `filled_buckets` of these tensors."""
+        """Return the buckets of these tensors, as `filled_buckets` computes them."""
         key = element_bytes, given, sent_bytes
         if key not in self._buckets:
             self._buckets[key] = filled_buckets(self.every, *key)
@@ -129,9 +129,9 @@ def _convolutions(model: Residual) -> ModelTensors:
 
 
 def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:
-    """Return (bytes of a bucket, number of such buckets) for each size, for gradients of unknown tensors.
+    """Return (bytes of a bucket, number of such buckets) for each size of bucket. The tensors are unknown.
 
-    `given`: bytes of a bucket. If it is not given, the first bucket has 1 MiB and all other buckets have 25 MiB, as in
+    `given`: bytes of a bucket. If `given` is None, the first bucket has 1 MiB and all other buckets have 25 MiB, as in
     torch. Raises UsageError for a number of buckets that no training would use.
     """
     limit = given or DEFAULT_BUCKET_BYTES
@@ -145,7 +145,7 @@ def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], .
 def filled_buckets(
     tensors: Iterable[WeightTensor], element_bytes: float, given: float | None, sent_bytes: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return (bytes of a bucket, number of such buckets) for each size, for gradients of known tensors.
+    """Return (bytes of a bucket, number of such buckets) for each size of bucket. The tensors are known.
 
     `tensors`: the tensors in the order of the forward pass.
     `sent_bytes`: bytes of an element in the exchange.

@@ -38,7 +38,7 @@ _STATISTIC_BYTES, _COUNT_BYTES = 4, 8  # of a mean or variance (float32), and of
 
 
 class Zero1Exchange(StrEnum):
-    """How ZeRO 1 exchanges gradients and weights.
+    """How ZeRO 1 can exchange gradients and weights.
 
     PARTS: each rank gets its part of the gradients, and all ranks gather the updated weights.
     BROADCASTS (torch's ZeroRedundancyOptimizer): all ranks reduce all gradients, and each rank broadcasts the weights
@@ -50,10 +50,11 @@ class Zero1Exchange(StrEnum):
 
 
 def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
-    """Return all communication of a step between GPUs. Groups of one rank send nothing.
+    """Return all communication of a step between GPUs. Groups with only one rank are left out.
 
-    If pipeline stages differ, the calls of a type come from the stage that makes most of these calls. Gradients come
-    from the last stage, which has the output layer. Messages come from a stage between two other stages.
+    If pipeline stages differ, each type of call is counted on the stage that makes most calls of this type. Gradients
+    are counted on the last stage, which has the output layer. Messages between stages are counted on a stage between
+    two other stages.
     """
     activations = _activations(_ActivationsKey(found))
     every = [
@@ -68,9 +69,9 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
 
 
 class _ActivationsKey:
-    """A cache key made of a layout. Two keys are equal if the ranks exchange the same activations.
+    """A cache key for the exchanges of activations in a layout. Two layouts with the same exchanges have equal keys.
 
-    The strategies of the data-parallel ranks do not matter.
+    The key does not contain the strategy of the data-parallel ranks.
     """
 
     def __init__(self, found: ParallelLayout) -> None:
@@ -101,9 +102,9 @@ def _activations(key: _ActivationsKey) -> _Activations:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Parameters that the same ranks train. They are either the dense parameters or the parameters of experts.
+    """Parameters that the same ranks train: either dense parameters or parameters of experts.
 
-    `trained`: the number of these parameters on one GPU.
+    `trained`: the number of trained parameters on one GPU.
     `tensors`: the tensors of one GPU. The list is empty if the sizes are unknown, as for adapters.
     """
 
@@ -130,9 +131,9 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
 def _stage(
     model: ModelSizes, tensor: int, pipeline: int, layers: int, experts: int
 ) -> tuple[StageTensors, StageTensors]:
-    """Return the dense tensors and the expert tensors of a stage's rank.
+    """Return the dense tensors and the expert tensors of one rank in a stage.
 
-    There are no tensors if their sizes are unknown.
+    If the sizes of the tensors are unknown, both results are empty.
 
     `layers`: the number of layers of the stage.
     `experts`: the number of experts of one rank in each layer.
@@ -150,8 +151,9 @@ def _ends(
 ) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the tensors before the first layer and after the last layer of one stage.
 
-    The function chooses the stage with most parameters. If all stages of a pipeline have the same number of layers,
-    this is the last stage. Otherwise, it is a stage between two other stages, which has no such tensors.
+    The function chooses the stage with most parameters. If all stages have the same number of layers, the last stage
+    has most parameters. Otherwise, a stage between two other stages has most parameters, but no tensors outside its
+    layers.
     """
     if stages == 1:
         return of_model.inputs, of_model.outputs
@@ -227,7 +229,7 @@ def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communi
 def _buckets(
     found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1Exchange
 ) -> tuple[tuple[float, int], ...]:
-    """For each size of bucket, return the bytes that a bucket sends, and the number of such buckets."""
+    """Return (bytes that a bucket sends, number of such buckets) for each size of bucket."""
     stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
     if part.tensors.elements:
         return part.tensors.buckets(stored, given, sent_bytes)
@@ -263,7 +265,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU."""
+    """Return three values for the matrices on one GPU: sum of rows, sum of columns, number of matrices."""
     rows, columns, number = layer_sides(found)
     tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
     return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
@@ -271,7 +273,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Parameters that FSDP gathers and reduces in one call: those of a layer, or all parameters outside the layers.
+    """The parameters that FSDP gathers and reduces in one call: those of one layer, or all those outside the layers.
 
     `elements`: the number of elements, including the padding that makes the parts of all ranks in `group` equal.
     `trained`: the elements with gradients.
@@ -290,7 +292,8 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
     Each layer's weights are gathered for the forward pass and again for the backward pass, and its gradients are
     reduce-scattered. The weights before and after the layers are gathered only once for both passes. In a pipeline,
-    FSDP gathers the weights of a stage once per step and keeps them. It also exchanges gradients once per step.
+    FSDP gathers the weights of a stage once per step and keeps them. In a pipeline, FSDP also exchanges gradients only
+    once per step.
     """
     workload, replicas = found.workload, found.group("replicas")
     staged = workload.mesh.pipeline > 1
@@ -316,7 +319,7 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
     """Yield the units of FSDP: one for the layers, one for experts with their own group, and one for all other tensors.
 
-    In a unit, either all weights are trained, or only the low-rank adapters of its layers are trained.
+    In each unit, either all weights are trained, or only the low-rank adapters of the unit's layers.
     """
     workload, layers = found.workload, found.stage_layers
     of_model = model_tensors(workload.model, workload.mesh.tensor)
@@ -386,7 +389,7 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchanges of activations by tensor parallelism.
 
     With sequence parallelism, each block begins with an allgather and ends with a reducescatter. Without sequence
-    parallelism, each block ends with an allreduce. The embedding and the output layer need the same types of calls. The
+    parallelism, each block ends with an allreduce. The embedding and the output layer make calls of the same types. The
     loss also exchanges a few numbers per token, which are not counted.
     """
     workload, size = found.workload, found.activation_bytes
@@ -435,7 +438,7 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
 def _vectors(
     layer: tuple[WeightTensor, ...], layers: int, outputs: tuple[WeightTensor, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the sizes of the vectors that tensor parallelism does not divide, each with the number of such vectors."""
+    """Return (size, number of vectors) for the vectors that tensor parallelism does not divide."""
     whole = [each for each in (*layer * layers, *outputs) if each.divided is None]
     return tuple(Counter(each.elements for each in whole if each.columns == 1).items())
 
@@ -444,7 +447,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
 
     Both the forward pass and the backward pass gather the keys and values. The backward pass also sums the gradients of
-    keys and values over these ranks (Llama 3's report, section 3.3.2). A ring sends the same number of bytes.
+    keys and values over these ranks (Llama 3's report, section 3.3.2). A ring exchange would send the same number of
+    bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     if mesh.context == 1:

@@ -19,7 +19,7 @@ class TrainingRun:
     """A published run: the workload, the machine, and the measured samples per second of one GPU.
 
     `memory_gib`: the memory that one GPU used, in GiB. None means that the source does not state this memory.
-    `release`: the version of the software. It is "" if the source used only one version.
+    `release`: the version of the software, or "" if the source used only one version.
     """
 
     workload: Workload
@@ -34,7 +34,7 @@ class TrainingRun:
 
     @property
     def num_gpus(self) -> int:
-        """The number of all GPUs together."""
+        """The total number of GPUs on all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -44,7 +44,10 @@ class TrainingRun:
 
     @property
     def model_family(self) -> str:
-        """The name of the model's type, from its feed-forward blocks and, for a dense model, its size."""
+        """The name of the type of model, such as `gated below 10B`.
+
+        The type depends on the feed-forward blocks and, for a dense model, on the size.
+        """
         model = self.workload.model
         if model.experts > 1:
             return "experts"

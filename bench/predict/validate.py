@@ -34,9 +34,9 @@ _Z90 = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
-    """One published row, and its prediction from evidence without the row's system and source.
+    """One published row and its prediction. The evidence for the prediction excludes the row's system and source.
 
-    An error is the ratio predicted / measured, minus 1.
+    An error is `predicted / measured - 1`.
 
     `pointed`: whether the prediction has a middle. A prediction without a middle has `Prediction.centre_s` as
         `predicted_s`, but reports do not show this value.
@@ -64,7 +64,7 @@ class HeldOutRow:
 
     @property
     def baseline_error(self) -> float | None:
-        """The signed error of the baseline, which uses one efficiency for all machines of a level."""
+        """The signed error of the baseline, which assumes one efficiency for all machines at a level."""
         return None if self.baseline_s is None else self.baseline_s / self.measured_s - 1
 
     @property
@@ -80,7 +80,7 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """The errors of the rows that `words` describes.
+    """The errors of a set of rows, which `words` describes.
 
     `error`, `baseline_error`: the median |error| of the systems. The error of a system is the median |error| of its
         rows.
@@ -160,7 +160,7 @@ def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSumma
 
 
 def large_allreduce(rows: Iterable[HeldOutRow]) -> tuple[HeldOutRow, ...]:
-    """Return the rows to which the targets apply."""
+    """Return the rows of large allreduces, because the targets apply only to these."""
     return tuple(row for row in rows if row.pattern == "allreduce" and row.payload_bytes >= LARGE_BYTES)
 
 
@@ -196,9 +196,9 @@ def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[s
 
 
 def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
-    """Return the median efficiency of the systems for each level.
+    """Return the median efficiency over systems, for each level of links.
 
-    The efficiency of a system is that of its largest messages.
+    The efficiency of a system is the efficiency of its largest messages.
     """
     tops: dict[str, dict[str, list[float]]] = {}
     for each in others.curves:
@@ -226,7 +226,10 @@ def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float
 
 
 def _wilson(share: float, num: int) -> tuple[float, float]:
-    """Return the 90 % interval of a share of `num` trials (E. B. Wilson, 1927)."""
+    """Return the 90 % interval of a share that was observed in `num` trials.
+
+    The formula is Wilson's (1927).
+    """
     z2 = _Z90**2
     centre = (share + z2 / (2 * num)) / (1 + z2 / num)
     half = _Z90 / (1 + z2 / num) * sqrt(share * (1 - share) / num + z2 / (4 * num**2))

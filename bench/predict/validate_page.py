@@ -27,7 +27,8 @@ _MEANING = (
 class SummaryTable:
     """A table of summaries.
 
-    `names`: the titles of the columns that distinguish the summaries. `targets`: whether the summaries have targets.
+    `names`: the titles of the columns that say what each summary is about. `targets`: whether the summaries have
+    targets.
     """
 
     heading: str
@@ -96,7 +97,10 @@ def target_result(summary: ErrorSummary) -> Coded:
 
 @dataclass(frozen=True)
 class ValidateReport(Report):
-    """Held-out rows and their summaries. `left_out`: notes on rows that cannot serve as evidence."""
+    """Held-out rows and their summaries.
+
+    `left_out`: notes on rows that were left out because they cannot serve as evidence.
+    """
 
     rows: Sequence[HeldOutRow]
     left_out: Sequence[Coded]

@@ -1,11 +1,11 @@
-"""Compare measured training steps with predictions from exchange times that a run measured.
+"""Compare measured training steps with predictions. The predictions use exchange times that a run measured.
 
-A prediction does not use the measurement of its step. The computation is the time of the timed layers. The time of an
-exchange is measured on the same exchange without computation, over the same transport and ranks. The error therefore
-shows whether steps can be predicted from links.
+The measured time of a step is not used to predict this step. The computation is the time of the timed layers. The time
+of an exchange is measured without computation, over the same transport and ranks. The error therefore shows whether
+steps can be predicted from links.
 
-The times of ddp buckets that wait for the previous bucket come from rows of back-to-back calls. Rows of isolated calls
-give the times of all other exchanges.
+If a ddp bucket must wait for the previous bucket, its time comes from rows of back-to-back calls. The times of all
+other exchanges come from rows of isolated calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # share of a bucket's byt
 
 
 class StepValidation(Code):
-    """Why a measured step has no prediction."""
+    """The reasons why a measured step has no prediction."""
 
     STRATEGY = "strategy", "no prediction for {strategy}: only steps of {strategies} are predicted"
     NO_ROWS = (
@@ -52,10 +52,10 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The seconds of an exchange, by its number of bytes.
+    """The seconds of an exchange, for each number of bytes.
 
     `alone`: the seconds of an exchange after a pause.
-    `queued`: the seconds of an exchange that directly follows another exchange.
+    `queued`: the seconds of an exchange that directly follows another exchange, without a pause.
     """
 
     alone: Mapping[int, float]
@@ -66,8 +66,8 @@ class ExchangeTimes:
 class PredictedStep:
     """The seconds of a predicted step, and of its exposed exchange.
 
-    `bucket_s`: for each size in bytes, the seconds of a bucket that follows another bucket. It is empty for strategies
-    without buckets.
+    `bucket_s`: for each size in bytes, the seconds of a bucket that follows another bucket. `bucket_s` is empty for
+    strategies without buckets.
     """
 
     step_s: float
@@ -111,7 +111,7 @@ def predicted(
     sync_each: bool = False,
     sent_share: float = 1.0,
 ) -> PredictedStep:
-    """Return the ddp step of timed layers.
+    """Predict a ddp step from the times of its layers.
 
     `times`: the seconds of an allreduce.
     `bucket_bytes`: the bytes of a bucket. 0 means torch's buckets.
@@ -144,7 +144,7 @@ def predicted(
 def _exchanged(
     passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float, float]]
 ) -> tuple[float, float]:
-    """Return the time at which the last bucket of a micro-batch is done, and its delay after the last gradient.
+    """Return when the last bucket of a micro-batch is done, and the time from the last gradient to this moment.
 
     `passes`: for each rank, the times at which its layers have their gradients, measured from the start of the rank.
     `starts`: the start time of each rank.
@@ -168,7 +168,7 @@ def _of_ddp(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, 
 
 
 def _of_tensors(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
-    """Predict a step in which the ranks divide every layer, and allreduce activations once per layer and direction."""
+    """Predict a step in which the ranks divide every layer, and allreduce activations once per layer in each pass."""
     layers = (case.micro_batches or 1) * timed.layers
     exposed_s = 2 * layers * interpolated(times["allreduce"].alone, timed.activation_bytes)
     compute_s = layers * (timed.forward_s + timed.backward_s) / num_ranks
@@ -176,7 +176,7 @@ def _of_tensors(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[s
 
 
 def _of_shards(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
-    """Predict a step in which each layer is gathered in both passes and its gradients are reduce-scattered.
+    """Predict a step in which each layer is gathered in both passes, and its gradients are reduce-scattered.
 
     If the ranks compute on hosts, the passes wait for these exchanges.
     """
@@ -189,9 +189,12 @@ def _of_shards(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[st
 
 
 def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
-    """Return (m + p - 1) (f + b + 2 h) for m micro-batches, p stages and h seconds per hop (Narayanan et al. 2021).
+    """Predict a step of a pipeline (Narayanan et al. 2021).
 
-    The exposed exchange is the time of the step minus the passes of the longest stage, so it contains the bubble.
+    For m micro-batches and p equal stages, the step takes `(m + p - 1) (f + b + 2 h)`. f and b are the seconds of a
+    stage's forward and backward pass, and h is the seconds of a message to the next stage.
+
+    The exposed exchange contains the bubble: it is the time of the step minus the passes of the longest stage.
     """
     num = case.micro_batches or 2 * num_ranks
     hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)
@@ -214,7 +217,7 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
     """Return the seconds of a step, including the delay that its data loader causes.
 
-    If the loader prefetches, it delays a step only if loading takes longer than the step.
+    A loader that prefetches delays a step only if loading takes longer than the step.
     """
     return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
@@ -269,7 +272,7 @@ def _validated(one: TrainedStep, case: Case, links: Document) -> ValidatedStep:
 
 
 def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
-    """Return why the steps of a case have no prediction, or None."""
+    """Return why the steps of a case cannot be predicted; None if they can."""
     if case.strategy not in _PATTERNS:
         return Coded.of(StepValidation.STRATEGY, strategy=case.strategy, strategies=", ".join(_PATTERNS))
     if case.hook not in _SENT_SHARE:

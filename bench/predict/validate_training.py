@@ -73,8 +73,8 @@ class HeldOutRun:
 class TrainingErrors:
     """Median errors of the runs of one held-out class. An error is |predicted / measured - 1|.
 
-    `width`: the median of the ratio high / low of the intervals. `by_architecture` is None if the rule of this name
-    cannot predict any run of the class.
+    `width`: the median of `high / low` over the intervals. `by_architecture`: the error of the rule `by_architecture`;
+    None if this rule cannot predict any run of the class.
     """
 
     held_out: str
@@ -112,7 +112,7 @@ class HeadToHead:
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """The ratios of two architectures in one source: medians of the measured ratio, the predicted ratio and |error|.
+    """Ratios of two architectures in one source: the medians of the measured ratio, the predicted ratio and |error|.
 
     `num_near`: the number of ratios within NEAR.
     """
@@ -161,11 +161,11 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the ratio of two GPUs' rates for each job that one source ran on both GPUs with the same settings.
+    """Return the ratios of GPU rates. For each ratio, one source ran the same job with the same settings on two GPUs.
 
-    The ratio is the rate of the faster GPU divided by the rate of the slower GPU. Both runs have the same number of
-    GPUs. If a source has no such runs, the two runs with the most similar numbers of GPUs are used. These numbers
-    differ by at most a factor of MOST_APART.
+    A ratio is the rate of the faster GPU divided by the rate of the slower GPU. Both runs have the same number of GPUs.
+    If no two runs of a source have the same number of GPUs, the two runs with the most similar numbers of GPUs are
+    used. The numbers differ by at most a factor of MOST_APART.
     """
     by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
     for row in rows:
@@ -191,9 +191,9 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
 
 
 def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
-    """Return the errors of the ratios for each pair of architectures and each source.
+    """Return the errors of the ratios, for each source and each pair of architectures in this source.
 
-    The pairs with most ratios come first.
+    Pairs of architectures with many ratios come first.
     """
     groups: dict[tuple[str, str], list[HeadToHead]] = {}
     for each in ratios:
@@ -214,7 +214,7 @@ def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
 
 
 def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
-    """Return how many printed memory sizes are within 10 % of the estimate.
+    """Return how many memory sizes in the sources differ from the estimate by at most 10 %.
 
     Also return how many estimates exceed the GPU's memory.
     """
@@ -290,7 +290,7 @@ def _held_out(
 
 
 def _samples_per_s_at_full_rate(run: TrainingRun) -> float:
-    """Return the samples per second of one GPU if it reached the data sheet's rate for the job's element type."""
+    """Return the samples per second of one GPU that computes at the data sheet's rate for the job's element type."""
     return _full_rate(run) / flops_per_sample(run.workload.model, run.workload.lora)[0]
 
 

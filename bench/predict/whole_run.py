@@ -17,8 +17,7 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 class RunLimits:
     """The length of the whole run in samples (None if unknown), its maximum cost and its maximum time.
 
-    `tokens`: the length in tokens, if the user gave the length in tokens. In this case, reports count tokens instead of
-    samples.
+    `tokens`: the length in tokens, if the user gave the length in tokens. Reports then count tokens instead of samples.
     """
 
     samples: float | None = None
@@ -49,7 +48,7 @@ class Narrowing:
 class WholeRun:
     """The whole run on one machine.
 
-    `within`: the share of the draws in which the run meets its limits. Without limits, it is None.
+    `within`: the share of the random draws in which the run meets its limits; None without limits.
     """
 
     seconds: DrawnRange | None
@@ -69,7 +68,10 @@ def whole_run(each: Candidate, limits: RunLimits, by: str, draws: Draws) -> Whol
 
 
 def _within(each: Candidate, limits: RunLimits) -> float | None:
-    """Return the share of the draws in which the run meets its limits. An unknown cost meets no budget."""
+    """Return the share of the draws in which the run meets its limits.
+
+    If there is a budget and the cost is unknown, the share is 0.
+    """
     import numpy as np
 
     if limits.samples is None or (limits.budget_usd is None and limits.deadline_s is None):
@@ -85,10 +87,12 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 
 
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
-    """Return the unknown quantity that has the largest squared correlation with the figure's logarithm.
+    """Return the unknown quantity that widens the interval of a figure most.
 
-    The interval that would remain is estimated from groups of draws in which this quantity is nearly constant. It is
-    the median over these groups.
+    The draws of this quantity have the largest squared correlation with the logarithm of the figure.
+
+    If this quantity were known, a narrower interval would remain. The remaining interval is the median over groups of
+    draws in which this quantity is nearly constant.
     """
     import numpy as np
 

@@ -50,7 +50,7 @@ class ModelSizes:
 
     `tokens`: the number of tokens of one sample.
     `head_size`: the width of one head, if this width differs from `hidden` / `heads`.
-    `gated`: whether there are three feed-forward matrices instead of two.
+    `gated`: whether a feed-forward block has three matrices instead of two.
     `vocabulary`: None if the embedding and the output layer are negligible.
     `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
     `flops_per_sample`: the operations of one forward and backward pass, if they cannot be computed from the layers.
@@ -113,12 +113,11 @@ class ModelSizes:
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return the relative error of the number of parameters that follows from the sizes.
+        """Return the relative error of the number of parameters that the sizes imply.
 
-        The first value assumes separate matrices for the embedding and the output layer. The second value assumes a
-        shared matrix.
-
-        The smaller difference, with or without learned positions, is used.
+        The first value assumes that the embedding and the output layer have separate matrices. The second value assumes
+        that the embedding and the output layer share one matrix. Each value is the smaller one of two errors, with and
+        without learned positions.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)
@@ -137,7 +136,7 @@ class ModelSizes:
 
     @property
     def shared_width(self) -> float:
-        """The total width of the keys of all heads, and also of the values; 0 if `hidden` is unknown."""
+        """The total width of all heads' keys, which equals that of all heads' values; 0 if `hidden` is unknown."""
         return (self.attention_width or 0) * (self.kv_heads or self.heads or 1) / (self.heads or 1)
 
     @property
@@ -279,7 +278,7 @@ class Workload:
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of the optimizer's state per trained parameter.
+        """The bytes of the optimizer's state for each trained parameter.
 
         The state consists of the moments and, for weights narrower than float32, a float32 copy of the weights.
         """
@@ -290,8 +289,8 @@ class Workload:
     def fused(self) -> bool:
         """Whether the software fuses kernels.
 
-        If the software is unknown, Megatron-LM is assumed for ZeRO 1. It is also assumed for jobs without ZeRO that
-        have several tensor-parallel ranks or several stages.
+        If the software is unknown, Megatron-LM (fused kernels) is assumed in two cases: for ZeRO 1, and for jobs
+        without ZeRO that have several tensor-parallel ranks or several stages.
         """
         if self.software is not None:
             return self.software == "fused"
@@ -300,7 +299,10 @@ class Workload:
 
     @property
     def element(self) -> str:
-        """The element type of activations. Ranks also exchange the weights and gradients of a layer in this type."""
+        """The element type of activations.
+
+        The exchanged weights and gradients of a layer also have this element type.
+        """
         return "bfloat16" if self.compute in LOW_PRECISION else self.compute
 
     def _check_mesh(self) -> None:

@@ -1,6 +1,6 @@
 """Read workload files, workloads/*.yaml.
 
-A file has the sections `model`, `training` and `parallel`. It also has the keys `description`, `sources`, `preset` and
+A file has the sections `model`, `training` and `parallel`, and the keys `description`, `sources`, `preset` and
 `unverified`. `preset` names a workload file that supplies missing keys. `unverified` lists the figures that were not
 read in a source.
 """
@@ -79,7 +79,7 @@ def span(typed: str) -> Span:
 
 
 def fraction(typed: str) -> Span:
-    """Return a number or interval of at most 1."""
+    """Return a number or an interval whose values are at most 1."""
     ends = span(typed)
     if ends[1] > 1:
         raise UsageError.of(Refusal.FRACTION_ABOVE_ONE, typed=typed)
@@ -239,7 +239,7 @@ def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
 def _merged(below: _Found, above: _Found) -> _Found:
     """Merge two sets of keys. Sections are merged key by key.
 
-    If the same key is in both sets, the value in `above` is used.
+    If both sets have the same key, the value in `above` is used.
     """
     merged = {**below, **above}
     for name in _SECTIONS:
@@ -266,7 +266,7 @@ def _setting(typed: str) -> _Found:
 
 
 def _workload(file: YamlFile, found: _Found) -> Workload:
-    """Build the workload. Contradictions between keys are reported at their section."""
+    """Build the workload. If keys contradict each other, the error names the section of these keys."""
     model, training, parallel = (dict(found.get(name, {})) for name in _SECTIONS)
     for section, field, given in (("model", "parameters", model), ("training", "batch", training)):
         if field not in given:

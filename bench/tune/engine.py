@@ -7,10 +7,10 @@ is dropped. This method is successive halving (Karnin, Koren and Somekh, "Almost
 Bandits", 2013).
 
 A stage selects a setting because its launches were fast. These launches make the setting look better than it is, so
-they are not used for the verdict. Instead, the winner of all stages and the baseline are measured again, in pairs of
-neighbouring launches. One test of these pairs gives the verdict. The probability of a false alarm therefore does not
-depend on the number of settings. The caller passes the function that measures launches. This module has no other side
-effects.
+they are not used for the verdict. For the verdict, the winner of all stages and the baseline are measured again, in
+pairs of neighbouring launches. One test of these pairs gives the verdict. The probability of a false alarm therefore
+does not depend on the number of settings. The caller passes the function that measures launches. This module has no
+other side effects.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class TuneVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TuneGain:
-    """The time of the baseline / the time of the best setting: 1.1 means that the baseline takes 10 % longer.
+    """The time of the baseline, divided by the time of the best setting: 1.1 means that the baseline takes 10 % longer.
 
-    The search tests the pairs several times (LOOKS). The interval is wider than for a single test, so it is valid for
-    all these tests together.
+    The search tests the pairs several times (LOOKS). The interval is valid for all these tests together, so it is wider
+    than the interval of a single test.
 
     `least`: the smallest gain that a search with this number of pairs finds with probability 0.9.
     """
@@ -166,10 +166,10 @@ def _select(
     for_stage: Callable[[], int],
     launches_left: Callable[[], int],
 ) -> tuple[Setting | None, bool]:
-    """Drop the slower half of the settings repeatedly, until one setting is left besides the incumbent.
+    """Drop the slower half of the settings repeatedly, until only one setting and the incumbent are left.
 
     The incumbent and the baseline are part of every block. Return the winner, and whether its launches are clearly
-    faster. The winner is None if no other setting can run.
+    faster than those of the incumbent. If no setting except the incumbent can run, the winner is None.
 
     `for_stage`: returns the number of launches that the stage may use, given the launch times so far.
     `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches
@@ -263,7 +263,7 @@ def _middle(found: TuneSearch, setting: Setting, other: Setting, blocks: Sequenc
 
 
 def _is_faster(differences: Sequence[float]) -> bool:
-    """Check whether log ratios are significantly below zero (_ADOPTED_P), by a sign test or a t test."""
+    """Check by a sign test or a t test whether log ratios are significantly below zero (_ADOPTED_P)."""
     if len(differences) < _FINAL_BLOCKS:
         return False
     error = stdev(differences) / math.sqrt(len(differences))
@@ -272,7 +272,7 @@ def _is_faster(differences: Sequence[float]) -> bool:
 
 
 def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
-    """Return the setting with the smallest ratio to the baseline over all launches."""
+    """Return the setting that is fastest relative to the baseline. All launches of a setting count."""
 
     return min(settings, key=lambda each: ratio_to_baseline(found, each) or math.inf)
 
@@ -293,7 +293,7 @@ def _confirm(
 
 
 def _decided(found: TuneSearch, delta: float) -> bool:
-    """Set gain and verdict from the pairs so far. Returns whether the verdict is final."""
+    """Set gain and verdict from the pairs that were measured so far. Returns whether the verdict is final."""
     assert found.best is not None
     gains = [-_difference(found, found.best, found.baseline, block) for block in found.confirmed]
     found.gain = gain_of(gains)
@@ -309,7 +309,7 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
-    The interval is Student's t interval over pairs. It is valid for all LOOKS together. If the two settings are equal,
+    The interval is Student's t interval over pairs, and is valid for all LOOKS together. If the two settings are equal,
     the launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the
     interval wider.
     """
@@ -327,7 +327,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return the time of a setting / the time of the baseline, or None if no block has a launch of both.
+    """Return the time of a setting divided by the time of the baseline, or None if no block has a launch of both.
 
     The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
     """

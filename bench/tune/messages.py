@@ -29,7 +29,7 @@ class TuneError(Code):
 
 
 class DroppedCode(Code):
-    """Why a setting left the search before its end."""
+    """Why the search dropped a setting."""
 
     SKIPPED = "skipped", "skipped: {why}"
     FAILED = "failed", "failed: {why}"

@@ -26,10 +26,10 @@ _MIB = 1 << 20
 class SettingResult:
     """A setting and its results.
 
-    `launches_s`: the seconds of its launches.
-    `ratio`: the setting's time / the baseline's time in the same blocks.
+    `launches_s`: the seconds of each launch of this setting.
+    `ratio`: the time of the setting divided by the time of the baseline, in the same blocks.
     `bytes_per_s`: the rate of reading, or None if the setting does not read data.
-    `headroom`: the rate / the workload's demand, or None if the setting does not read data.
+    `headroom`: the rate divided by the workload's demand, or None if the setting does not read data.
     `dropped`: why the setting has no time, or None if it has a time.
     """
 
@@ -46,7 +46,7 @@ class SettingResult:
 class TuneReport(Report):
     """A search and its answer.
 
-    `launcher`: the words of a command before `-m bench.PATTERN`.
+    `launcher`: the part of a command before `-m bench.PATTERN`, word by word.
     """
 
     what: str
@@ -94,7 +94,7 @@ class TuneReport(Report):
 
     @property
     def _num_bytes(self) -> int | None:
-        """The bytes of a pass, or None for steps."""
+        """The bytes of one pass over the data, or None if the search times training steps."""
         return self.space.case.sizes[0] if "files" in self._factor_names else None
 
     @property
@@ -130,8 +130,8 @@ class TuneReport(Report):
     def supply(self) -> dict[str, float | None] | None:
         """The rate and the headroom of the chosen setting, with 95 % intervals over launches.
 
-        The headroom is the rate / the workload's demand. The result is None if the demand or the rate is unknown. With
-        `--step-time`, the result is None as well.
+        The headroom is the rate / the workload's demand. The result is None if the demand or the rate is unknown, or if
+        the user gave `--step-time`.
         """
         demand, num_bytes = self.space.case.demand, self._num_bytes
         times = list(self.found.launches_s.get(self.chosen, {}).values())
@@ -211,7 +211,7 @@ class TuneReport(Report):
         ]
 
     def data(self) -> Mapping[str, Any]:
-        """Return the answer, what to paste, and all settings."""
+        """Return the answer, the texts to paste, and all settings."""
         found = self.found
         return {
             "schema": SCHEMA,
@@ -248,6 +248,9 @@ def _in_torch(varied: Varied, value: Any) -> str:
 
 
 def launcher_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a job's command before `-m bench.PATTERN`. Replace paths of programs by their names."""
+    """Return the words of a job's command before `-m bench.PATTERN`.
+
+    The path of the program is replaced by its name.
+    """
     at = max(number for number, word in enumerate(command) if word.startswith("bench.")) - 1
     return tuple(word.rpartition("/")[2] if number == 0 else word for number, word in enumerate(command[:at]))

@@ -163,14 +163,14 @@ class TuneRun:
     def _refuse_shared_hosts(failures: Sequence[Failure]) -> None:
         """Raise RefusedError if launches failed because another benchmark uses a host.
 
-        Such a failure says nothing about a setting.
+        A failure of this kind does not depend on the setting.
         """
         for failure in failures:
             if failure.code == RankRefusal.HOST_IN_USE:
                 raise RefusedError.coded(Coded(RankRefusal.HOST_IN_USE, failure.facts, failure.what))
 
     def _found(self, setting: Setting, jobs: Mapping[Setting, Job]) -> float | None:
-        """Return a launch's seconds. If there is no time, record the reason and return None."""
+        """Return the seconds of a launch. If the launch has no time, record the reason and return None."""
         assert self.folder is not None
         if setting in self.dropped:
             return None
@@ -212,7 +212,7 @@ def _is_same(stored: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 
 
 def _seconds(folder: Path, job: str) -> float | Coded | None:
-    """Return the time of a job's row, or why the row has no time; None if the row is not measured yet."""
+    """Return the time of a job, or why the job failed; None if the job is not measured yet."""
     file = runs.results_file(folder, job)
     if not file.exists():
         return None

@@ -28,7 +28,7 @@ _DEFAULT = "default"
 class Varied:
     """A factor or an environment variable, and its values.
 
-    The first value is the baseline's value. None means that an environment variable is not set.
+    The first value of a factor belongs to the baseline. None means that an environment variable is not set.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _set_factors(case: Case) -> Iterator[Factor]:
 def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
     """Return the factors that a search with this pattern can fix or vary.
 
-    The result has the pattern's own factors, and a few factors of all patterns.
+    These are the pattern's own factors and a few general factors.
     """
     own = tuple(each for each in FACTORS if each.keys and each.name in pattern.factors)
     shared = ("order", "max_s", "iterations") if pattern.trains else ("sizes", "cache", "max_s", "iterations")
@@ -200,7 +200,10 @@ def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
 
 
 def _sensible(each: Factor, case: Case) -> list[str]:
-    """Return the tuned values of a factor that are allowed in this case. Leave out values with the same effect."""
+    """Return the tuned values of a factor that are allowed in this case.
+
+    If several values have the same effect, only one of them is returned.
+    """
     texts = [text for text in each.tuned if _is_allowed(replace(case, **{each.name: each.parse(text)}))]
     timed = case.timed
     if each.name == "bucket" and timed is not None:  # every bucket size above that of all gradients gives one bucket
@@ -220,11 +223,8 @@ def _is_allowed(case: Case) -> bool:
 def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
     """Return the transport of a search.
 
-    The function uses the first rule that applies:
-
-    - Take the transport that the user requests.
-    - If the pattern has only one transport, take this transport.
-    - Otherwise, take the first transport on this machine that can train.
+    If the user requests a transport, the function returns this transport. If the pattern has only one transport, the
+    function returns that one. In all other cases, the result is the first transport on this machine that can train.
     """
     if asked is not None:
         return plugins.check("transport", asked)

@@ -165,7 +165,7 @@ def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
 def pairs_differ(evidence: CopyEvidence) -> Found | None:
     """Detect rates of pairs that are far apart although all pairs have peer access.
 
-    The machine must be able to link pairs differently.
+    The cause is possible only on machines that connect some pairs with more links than other pairs.
     """
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or _refused_pairs(evidence)[1] or test.fastest <= 1.5 * test.slowest:

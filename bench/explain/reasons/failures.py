@@ -1,4 +1,4 @@
-"""Find why a tool failed in the text that the tool printed, and say what to check first.
+"""Search the text that a tool printed for the reason why the tool failed, and say what to check first.
 
 The page shows the first reason that applies.
 
@@ -77,7 +77,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """Detect that the tool's check of the copied data failed, also for copies between a GPU and its host."""
+    """Detect that the tool's check of the copied data failed, for any type of copy."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 
@@ -183,7 +183,7 @@ def ends_without_message(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """Return a reason if the tool failed and its log contains one of these texts. Otherwise return None.
+    """Return a reason if the tool failed and its log contains one of the given texts. Otherwise return None.
 
     The tool, its launcher or a library may have printed the text.
     """
@@ -202,9 +202,9 @@ def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
 
 
 def _only_between_gpus(run: ForeignRun) -> bool:
-    """Check whether a copy between GPUs failed, but no copy between a GPU and its host.
+    """Check whether copies between GPUs failed, while all copies between a GPU and its host were correct.
 
-    If a test never finished, a remark gives only the name of the test.
+    For a test that never finished, the log's remark states only the name of the test.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]

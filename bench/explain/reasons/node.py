@@ -203,7 +203,9 @@ def few_channels(evidence: RunEvidence) -> Found | None:
 
 
 def _of_pcie(evidence: RunEvidence) -> dict[str, Any] | None:
-    """Return the facts of a run that reaches at most 55 % of PCIe, in a node whose GPUs may lack peer access.
+    """Return the facts of a run that reaches at most 55 % of the PCIe rate in one node.
+
+    The GPUs of this node may lack peer access.
 
     Return None for other runs.
     """

@@ -110,7 +110,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     """Detect a rate between the rate of the PCIe link and the rate of all NVLinks together.
 
-    If a topology shows that all NVLinks are active, the rate has another reason.
+    If a topology shows that all NVLinks are active, this reason does not apply.
     """
     facts = _inside(evidence)
     links = evidence.machine.links
@@ -326,7 +326,7 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """Return the difference of the rates in place and out of place at the largest size, as 1 - slower / faster.
+    """Return `1 - slower / faster` for the in-place and the out-of-place rate at the largest size.
 
     Return None if the difference is below 10 %.
     """
