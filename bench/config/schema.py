@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class KeyMistake(UsageError):
-    """An error in a value that contradicts another value.
+    """The error for a value that contradicts another value in the file.
 
     The method `make` of a section raises this error. The error message then points at the key `key` in the file. If
     `at_value` is true, the message points at the value of `key` instead.
@@ -41,14 +41,14 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """A description of the values that a file may contain at one place, and of the way to read them."""
+    """Defines which values one position in a file may have, and reads the value at this position."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
 
     @abstractmethod
     def read(self, file: YamlFile, loc: Loc) -> Any:
-        """Return the value at `loc`. Raises UsageError at its place."""
+        """Return the value at `loc`. Raises UsageError that names the line and column of a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Section(Content):
         return build(file, loc, partial(self.make, **found), typed_as)
 
     def key_names(self) -> Iterator[str]:
-        """Yield the names of all keys of this section and of the sections inside it, as error messages show them."""
+        """Yield the name of every key in this section and in its nested sections, spelt as in error messages."""
         for field, key in self.keys.items():
             yield _names(field, key)[0]
             if isinstance(key.content, Section):
@@ -153,7 +153,7 @@ class NamedEntries(Content):
     """A mapping whose keys are names that the user chose.
 
     `name` is the parser of the names, and `value` is the parser of their values.
-    `named`: a function that combines a name and its value into one object, if the object must contain its name.
+    `named`: a function that builds an entry from a name and its value. By default, the entry is the value alone.
     """
 
     name: Parse

@@ -44,9 +44,9 @@ Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
     """Run a command on all hosts in parallel. Returns the exit code of the first host that fails.
 
-    If no host fails, returns EXIT_TERMINATED after a TERM, and 0 otherwise.
+    If no host fails, returns EXIT_TERMINATED if a TERM arrived, and 0 otherwise.
 
-    A TERM closes all connections. Call the function in the main thread, because it handles the signal.
+    A TERM closes all connections. The function installs a signal handler, so the caller must be in the main thread.
     """
     terminated = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
@@ -125,9 +125,9 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent, and drop the output of the agent that was not passed on.
+        """End the current agent, and discard the agent's output that was not passed on.
 
-        The keeper sends the dropped output again.
+        The keeper sends the discarded output again.
         """
         os.close(self._pipe)
         if self._process is not None and self._process.poll() is None:
@@ -141,7 +141,8 @@ class Connection:
     def _lose(self, ended: int | None) -> int | None:
         """Handle an agent that ended before the command.
 
-        Returns None if the command has started, because a new agent may then reach it. Otherwise returns an exit code.
+        If the command has started, returns None, because a new agent may reconnect to the command. Otherwise returns an
+        exit code.
         """
         self._stop()
         if not self._ever_found:  # the command never started there

@@ -27,9 +27,9 @@ def under_load(
 
     The reason is None if every GPU copied data.
 
-    One child process per GPU copies data. Each link is read several times, because a child needs some time to start
-    copying. The result has the highest rate of each link. If the child of a GPU fails, the result has the facts of the
-    idle GPU.
+    One child process per GPU copies data. Each link is read several times, because a child process takes some time to
+    start copying. The result has the highest rate of each link. If the child of a GPU fails, the result has the facts
+    of the idle GPU.
     """
     replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]

@@ -31,8 +31,8 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    If a field is None, the plan uses the value in the scenario. `tool_path`: the folder with the programs of other
-    benchmark tools.
+    If `budget_s` or `launches` is None, the plan uses the scenario's value. `tool_path`: the folder with the programs
+    of other benchmark tools.
     """
 
     scenario: str
@@ -46,7 +46,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the scenario and site from which it was made."""
+    """A plan, the scenario that it measures, and the site on which it runs."""
 
     plan: Plan
     scenario: Scenario

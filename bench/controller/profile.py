@@ -42,7 +42,8 @@ def check(kind: str, jobs: Iterable[Job]) -> Job:
 def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]:
     """Launch the job under the profiler. Returns the traces, which are in the folder of the run.
 
-    Raises MeasurementError if the launch fails or leaves no trace. The results of the run stay valid.
+    Raises MeasurementError if the launch fails or leaves no trace. A MeasurementError does not invalidate the results
+    of the run.
     """
     target = (folder / FOLDER).resolve()
     target.mkdir(exist_ok=True)

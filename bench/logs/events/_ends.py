@@ -1,6 +1,6 @@
 """Explain signals, exit codes and losses that several programs report.
 
-A reader may replace the texts by those of its program.
+A reader may replace these explanations with explanations for its own program.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def signal_of(name: str) -> int | None:
 
 
 def by_signal(signal: int) -> MessageKind:
-    """Return what a failure by this signal means."""
+    """Return the meaning of a failure that this signal caused."""
     if signal == 9:
         return KILLED
     if signal == 6:
@@ -168,7 +168,7 @@ def by_signal(signal: int) -> MessageKind:
 
 
 def signal_of_exit(code: int) -> int | None:
-    """Return the signal that an exit code reports; None for an exit code of the program itself."""
+    """Return the signal that an exit code reports. Return None if the program itself chose the exit code."""
     if code < 0:
         return -code
     return code - 128 if 128 < code < 160 else None
