@@ -425,7 +425,7 @@ class EventReader:
         return label
 
     def _is_frequent(self, raw: str) -> bool:
-        """Check whether many earlier lines were equal to this line, apart from numbers.
+        """Check whether many earlier lines were the same as this line, apart from the numbers in the lines.
 
         Such lines are skipped, so that logs with millions of them can be read in seconds.
         """
@@ -438,9 +438,10 @@ class EventReader:
     def _srun_label(self, raw: str, is_new: bool = True) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
-        Line numbers have the same form, but a line number never occurs twice. ctest prints the number of a test.
+        A line number has the same form, but each line number occurs only once. A number that ctest prints is the number
+        of a test.
 
-        `is_new`: whether the line was not read before.
+        `is_new`: whether the line is read for the first time.
         """
         found = _SRUN_LABEL.match(raw)
         if found is None:
@@ -455,9 +456,11 @@ class EventReader:
         return rank if self._labels.get(rank, 0) > 1 else None
 
     def _keep(self, events: Iterable[Event], stream: str | None = None) -> None:
-        """Keep new events. Of equal events, keep the first one, and the last one if the job went on between them.
+        """Keep new events. If several events are equal, keep the first event.
 
-        `stream`: the process that printed the line.
+        Keep the last event as well if the job made progress between the events.
+
+        `stream`: the process that printed the line of the events.
         """
         for event in map(_with_label, events):
             number = self._num_of.get(event.code, 0)

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. If the row has no figure or no size, the record is a skip or a failure."""
+    """Convert a row to a record. If the row has no figure or no size, the record is marked as skipped or failed."""
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -59,7 +59,7 @@ def _mode(run: ForeignRun) -> str:
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """Return the bus factor and the bytes per rank and per node.
+    """Return the bus factor, the bytes per rank, and the bytes per node.
 
     Return None if the pattern or the number of ranks is unknown.
     """
@@ -81,7 +81,7 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 def _unreadable(row: ForeignRow) -> list[str]:
     """Return the names of the figures that were printed as nan or inf.
 
-    A row with such a figure is not used as evidence.
+    If a row has such a figure, linkbench does not use the row as evidence.
     """
     figures = (
         ("time", row.time_s),
@@ -163,7 +163,7 @@ def of_figure(header: Header, figure: NamedFigure) -> Record | None:
 
 
 def failure_code(cell: MatrixCell) -> Code:
-    """Return why a cell has no value, if its test was not waived."""
+    """Return why a cell has no value. The caller handles cells of waived tests in another way."""
     return LogCode.CELL_UNREADABLE if cell.status == "unreadable" else LogCode.CELL_FAILED
 
 
@@ -175,7 +175,7 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """Return the rank of an endpoint: 3 for "gpu3", None for a host or for all GPUs together."""
+    """Return the rank of an endpoint, such as 3 for "gpu3". Return None for a host or for all GPUs together."""
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 

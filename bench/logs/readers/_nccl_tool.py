@@ -1,12 +1,12 @@
 """Run nccl-tests: build its arguments, and convert its output to records.
 
 Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
-The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). CUDA events time
-each call, and a call completes before the next one begins. A barrier between calls is not timed. The samples of
-isolated cases follow linkbench's definition.
+The printed time is the average of the ranks' mean times. Isolated cases use `-I 1 -z 3` (since 2.19.2). In isolated
+cases, CUDA events measure the time of each call, and each call completes before the next call begins. The measured time
+does not include the barrier between two calls. The samples of isolated cases follow linkbench's definition.
 
 nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of a
-longer series. Results of sizes that were not requested are left out.
+longer series. linkbench leaves out the results of sizes that were not requested.
 """
 
 from __future__ import annotations
@@ -188,9 +188,9 @@ class NcclTestsTool(Tool):
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """Return a record for each requested size.
 
-        The function uses either the in-place results or the out-of-place results, as the case requests.
+        The records have either the in-place results or the out-of-place results, as the case requests.
 
-        A size may be measured, skipped or missing.
+        Each record says whether the size was measured, was skipped or is missing.
         """
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
@@ -231,7 +231,7 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if nccl-tests would have to measure far more sizes than requested.
+    Return None if such a series has far more sizes than the user requested.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
@@ -256,11 +256,11 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Return, for the size of each row, the sizes that the user requested and nccl-tests rounded to it.
+    """Map the size of each row to the requested sizes that nccl-tests rounded to this size.
 
-    Requested sizes without a row have the key None. nccl-tests rounds requested sizes down. For a pattern with blocks,
-    nccl-tests rounds the block of each rank down to a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests
-    rounded the block down to a whole number of elements.
+    The key None maps to the requested sizes without a row. nccl-tests rounds requested sizes down. For a pattern with
+    blocks, nccl-tests rounds the block of each rank down to a multiple of 16 bytes. Before December 2024 (29f4114),
+    nccl-tests rounded the block down to a whole number of elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -278,7 +278,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
     """Return the run in the text.
 
-    Raises UsageError if the text has no run or several runs, or if its run differs from the requested run.
+    Raises UsageError if the text does not contain exactly one run, or if this run differs from the requested run.
     """
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
@@ -352,7 +352,7 @@ def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> S
 def _failures(
     run: ForeignRun, missing: Sequence[int], records: Sequence[Record], case: Case, world: World
 ) -> list[Record]:
-    """Return a record of the run's failure, unless a row already shows it."""
+    """Return a list with a record of the run's failure. The list is empty if a row already shows the failure."""
     if run.status == OK and not missing:
         return []
     seen = any(record.verified is False or record.failed is not None for record in records)
@@ -382,7 +382,10 @@ def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
 
 
 def _seconds(printed: Mapping[str, Any]) -> Samples:
-    """Convert the samples of one size. Raises ValueError if a sample is not a valid time."""
+    """Convert the samples of one size from microseconds to seconds.
+
+    Raises ValueError if a sample is not a valid time.
+    """
     times = [float(time_us) / 1e6 for time_us in printed["times_us"]]
     by_rank = [[float(time_us) / 1e6 for time_us in own] for own in printed.get("per_process_max_times_us") or ()]
     if not times or not all(0 < time < math.inf for time in times) or any(len(own) != len(times) for own in by_rank):

@@ -10,11 +10,11 @@ the first copy begins. CUDA events time the sample, and the figure is the median
                   two-way        device_to_device_bidirectional_memcpy_...
     local_copy                   device_local_copy
 
-In a two-way test of host_device, nvbandwidth prints the rate of one direction while the other direction is busy. The
-reader uses the slower of the two tests, as linkbench's own rows do. In two-way tests of peer_copy since v0.6, the
-reader uses the slower direction. Before v0.6, the reader uses half of the printed sum for copies by kernels, and it
-ignores the figures of the copy engine. local_copy prints the copied bytes, but linkbench counts each byte twice, as
-read and as written.
+In a two-way test of host_device, nvbandwidth prints the rate of only one direction, while the other direction is busy.
+A second test measures the other direction. The reader uses the slower of the two rates, as linkbench's own rows do. In
+two-way tests of peer_copy since v0.6, the reader uses the slower direction. Before v0.6, the reader uses half of the
+printed sum for copies by kernels. For copies by the copy engine, the reader ignores the figures before v0.6. For
+local_copy, nvbandwidth counts each copied byte once, but linkbench counts the byte twice, as read and as written.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NvbToolCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A group of linkbench: its name and, for a pair, its two ranks."""
+    """A group of ranks in linkbench's results: the group's name and, for a pair, the two ranks."""
 
     group: str
     num_ranks: int
@@ -94,7 +94,7 @@ class NvbandwidthTool(Tool):
     def starts(self, case: Case) -> tuple[Case, ...]:
         """Return one case for each size.
 
-        A case with mode `both` is measured in the mode `pipelined`, because nvbandwidth has no other mode.
+        If a case has the mode `both`, its mode becomes `pipelined`, because nvbandwidth has no other mode.
         """
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
@@ -174,7 +174,7 @@ class NvbandwidthTool(Tool):
         return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each of linkbench's groups: measured, waived or failed."""
+        """Return a record for each of linkbench's groups. The group is measured, waived or failed."""
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
             raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
@@ -215,7 +215,7 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """Raise UsageError if nvbandwidth copied at the same time to more GPUs than there are ranks in the world."""
+    """Raise UsageError if nvbandwidth copied to more GPUs at the same time than there are ranks in the world."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
@@ -226,8 +226,8 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """Return a function that maps a group to a cell.
 
-    The cell has the bytes per second of the slower direction. The returned function returns None for a group that is in
-    no table.
+    The cell has the bytes per second of the slower direction. For a group that is in no table, the returned function
+    returns None.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -281,7 +281,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return the slowest cell. If a cell has no figure, return this cell instead."""
+    """Return the slowest cell. If one of the cells has no figure, return this cell."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 

@@ -38,7 +38,10 @@ _RULE = "--------"
 
 
 class PerftestCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     TEST_UNKNOWN = "test-unknown", "the test's name is missing, so a bidirectional bandwidth is not recognised"
     UNSTEADY_CLOCK = (
@@ -112,7 +115,7 @@ class _OpenRun(RunNotes):
 
     @property
     def has_table(self) -> bool:
-        """Whether the titles of its columns were read."""
+        """Whether the titles of the test's columns were read."""
         return bool(self._columns)
 
     @property

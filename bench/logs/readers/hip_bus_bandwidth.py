@@ -42,7 +42,10 @@ _DIRECTIONS = {
 
 
 class HipBusCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     MEAN_OF_PASSES = (
         "mean-of-passes",

@@ -41,7 +41,10 @@ _BYTES = {"B": 1, "KB": 1024, "MB": 1 << 20}
 
 
 class P2pMarkCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-p2pmark",

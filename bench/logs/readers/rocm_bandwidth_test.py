@@ -33,7 +33,10 @@ _LONGEST = 20_000
 
 
 class RocmBandwidthCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
     INSIDE = (
@@ -67,7 +70,7 @@ class RocmBandwidthRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Whether a matrix or a table was read."""
+        """Whether the reader has read a matrix or a table."""
         return bool(self.matrices or self._rows or self._cells)
 
     def ended_by(self, text: str) -> bool:
@@ -92,7 +95,7 @@ class RocmBandwidthRun(FiguresRun):
             self._take_other(line, text)
 
     def _take_pair(self, line: int, text: str) -> bool:
-        """Read a line of the table of one pair. Return False for any other line."""
+        """Read a line of the table of one pair. Return False if the line is not part of such a table."""
         if found := _PAIR.match(text):
             self._end_matrix(line)
             self._end_pair()

@@ -50,7 +50,7 @@ class Database:
         return next((column for column in columns if self.has(table, column)), None)
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query. In a damaged file, these are only the rows before the damage."""
+        """Yield the rows of a query. From a damaged file, the method yields only the rows before the damage."""
         try:
             yield from self._connection.execute(query, values)
         except ERRORS as error:
@@ -59,7 +59,7 @@ class Database:
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
         """Return integers of a table as a two-dimensional array with the rows of the table.
 
-        UNKNOWN means that a value or column is missing.
+        A missing value, or a value of a missing column, is UNKNOWN.
         """
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
