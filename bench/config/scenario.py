@@ -70,7 +70,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """Return the Content that parses the values of a factor into a tuple.
+    """Return the `Content` object that parses the values of a factor into a tuple.
 
     If the factor can have only one value in each entry of a scenario, the tuple has one element.
     """

@@ -158,7 +158,7 @@ def transport(typed: str) -> str:
 
 
 def tool(typed: str) -> str:
-    """Return the name of another benchmark: a file in logs/readers/."""
+    """Return the name of another benchmark tool. Each tool has a file in logs/readers/."""
     return plugins.check("tool", typed)
 
 

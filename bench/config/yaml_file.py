@@ -66,8 +66,8 @@ class YamlFile:
     def where(self, loc: Loc, key: bool = False) -> str:
         """Return the place of the value at `loc`, such as `scenarios/x.yaml:7:13`.
 
-        If `key` is true, return the place of its key. If the file has no such value, return the place of the nearest
-        parent.
+        If `key` is true, return the place of the value's key. If the file has no such value, return the place of the
+        nearest parent.
         """
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
@@ -99,9 +99,9 @@ class YamlFile:
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """Return the path of a file, given by its name in `folder` or by its path.
+    """Return the path of a file. The user gives the file's name in `folder`, or its path.
 
-    Raises UsageError with the nearest name.
+    If no file has this name, raises UsageError with the nearest name.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:

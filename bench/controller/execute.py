@@ -1,7 +1,7 @@
 """Run one job in a process session of its own, watch the job, and end all its processes.
 
-The command runs under a shell after the cluster's set-up lines. The command's ranks write the results file. Their
-output goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
+A shell runs the cluster's set-up lines and then the command. The command's ranks write the results file. The output of
+the ranks goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
 leftover processes by this id and ends no other processes.
 """
 
@@ -123,7 +123,7 @@ def run(
 
 
 class _RunningJob:
-    """A job that runs, and what the controller sees of it.
+    """A running job, and what the controller knows about the job.
 
     `deadline_s`: the timeout of a rank's heartbeats.
     `log_from`: the position in the job's log at which the output of this attempt begins.
@@ -169,7 +169,7 @@ class _RunningJob:
         return late
 
     def evidence(self, exit_code: int | None, late: Coded | None) -> FailureEvidence | None:
-        """Gather what shows why the job failed. Return None if the job succeeded."""
+        """Gather the evidence that shows why the job failed. Return None if the job succeeded."""
         heard = self._has_rows() or heartbeat.read_all(self._beats)
         if exit_code == 0 and heard and not _cut_short(self._beats):
             return None

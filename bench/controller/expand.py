@@ -151,7 +151,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _transports(m: Measurement, site: Site, modelled: bool) -> dict[str, tuple[str, ...]]:
-    """Return the transports of each pattern of a measurement."""
+    """Map each pattern of a measurement to its transports."""
     if modelled:
         return dict.fromkeys(m.patterns, names_with("modelled"))
     return {
@@ -231,7 +231,7 @@ def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) 
 
     A pattern with only one transport gets this transport. On a cluster with GPUs, the result is the first transport for
     GPUs. If the cluster has no GPUs, the result is every transport for host memory that this machine can run. If this
-    machine can run none of the transports for host memory, the result contains all of them.
+    machine can run none of these transports, the result contains all transports for host memory.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -382,7 +382,7 @@ def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRema
 
 
 def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
-    """Return a remark if a job exceeds its share of the budget even after thinning."""
+    """Return a remark if a job exceeds its share of the budget even after sizes were omitted."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []

@@ -45,13 +45,16 @@ class NamedNic:
         return any(map(self.matches, known))
 
     def matches(self, name: str) -> bool:
-        """Check whether `name` is the name of this device, or begins with it if `begins` is true."""
+        """Check whether the device `name` is this device.
+
+        If `begins` is true, any name that begins with this device's name matches.
+        """
         return name.startswith(self.name) if self.begins else name == self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Requirements of a plan's jobs on each host. `port`: the rendezvous port of the first host, if ranks use one."""
+    """What the jobs of a plan require of each host. `port`: the rendezvous port of the first host, if ranks use one."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int = 1
@@ -117,7 +120,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
 
 
 def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield findings about one host that do not depend on other hosts."""
+    """Yield findings that concern one host and do not depend on other hosts."""
     if host == wanted.hosts[0]:
         yield from _of_first_host(host, facts, wanted)
     on_gpu = any(traits(name).on_gpu for name in wanted.transports)

@@ -69,7 +69,7 @@ class Site:
 class JobSpec:
     """What a job measures, as plan.json stores it.
 
-    `factors`: the scenario's variables.
+    `factors`: the environment variables that the scenario sets, with their values.
     `tool`: the other tool that measures the job. If linkbench itself measures the job, `tool` is empty.
     """
 

@@ -192,8 +192,8 @@ def findings(
 ) -> list[PreflightFinding]:
     """Return the findings about links and clocks.
 
-    Findings are sorted by subject: hosts that could not test their links, addresses, whole hosts, pairs of hosts,
-    packet sizes, MTUs and clocks.
+    The findings are sorted by subject, in this order: hosts that could not test their links, addresses, whole hosts,
+    pairs of hosts, packet sizes, MTUs and clocks.
 
     `silent`: for each host that could not test its links, the reason.
     """
@@ -340,7 +340,7 @@ def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
     """Return a finding for each pair of hosts that cannot connect.
 
     If packets are lost in only one direction, the finding names this direction. At most _MOST_NAMED pairs have a
-    finding. A further finding has the number of the other pairs.
+    finding. One more finding states the number of pairs that have no finding of their own.
     """
     found = []
     done: set[frozenset[str]] = set()

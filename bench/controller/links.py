@@ -58,8 +58,8 @@ class HostNetwork:
         """Return further addresses of this host that `other` must be able to reach.
 
         For a device that the run's settings select, the result has the first address of each family (IPv4, IPv6). The
-        host's name may have no address of one family. A device with an address of the name then adds its first address
-        of this family. Each returned address is in a network that `other` may use.
+        host's name may lack addresses of one family. Each device with an address of the name then adds its first
+        address of the missing family. Each returned address is in a network that `other` may use.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -79,9 +79,9 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        If the run's settings select devices, the result has the networks of these devices. It also has the networks of
-        devices with an address of the host's name. If the settings select no devices, the result has the networks of
-        all devices.
+        If the run's settings select devices, the result has the networks of these devices. The result also has the
+        networks of devices with an address of the host's name. If the settings select no devices, the result has the
+        networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
@@ -208,8 +208,9 @@ def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[s
     """Yield passes over the hosts.
 
     In each pass, the first host takes part in every round, and each other host takes part in one round. The other hosts
-    are split into parts of `at_once - 1` hosts; the last part may be smaller. In round r of pass p, host number k is
-    host number k of part `(r + p * k) modulo n`, where n is the number of parts. Each pass therefore tests new pairs.
+    are split into parts of `at_once - 1` hosts; the last part may be smaller. A round takes its host number k from
+    position k of one part. In round r of pass p, this is part `(r + p * k) modulo n`, where n is the number of parts.
+    Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]

@@ -190,8 +190,8 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a job whose ranks could not meet because another program uses the rendezvous port.
 
     The fact `by` lists the programs that listen on the port, each with its job, user and address. If the other program
-    ended before the check, `by` is empty. The fact `jobs` lists all other jobs with processes on the host. One of these
-    jobs may have used the port.
+    ended before the check, the fact `by` is an empty list. The fact `jobs` lists all other jobs with processes on the
+    host. One of these jobs may have used the port.
     """
     lost, host = evidence.launcher, evidence.first_host
     if lost is None or lost.how.code != BlameCode.PORT_TAKEN or host is None:
@@ -204,7 +204,7 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the rank that the launcher lost.
+    """Return the failure of the rank that the launcher reports as lost.
 
     If the rank left a report, the result is None, because a report is better evidence. The result is also None if the
     rank crashed and another rank ended for an unknown reason. Either of these ranks may be the cause. The result is
@@ -424,7 +424,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
     """Return the first report of any rank. The controller shows this report if it found no root cause.
 
     The report may only say that the rank lost contact with another rank. A launcher may end a rank before the rank can
-    print its last report. The report is then read from the rank's heartbeat file.
+    print its last report. A report that was not printed is read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])

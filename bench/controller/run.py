@@ -243,8 +243,8 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Return why a job is not started, or None if nothing prevents it.
 
-    A job is not started if it needs a lost host. A host is lost if an earlier job lost contact with it, and if it still
-    does not answer.
+    A job is not started if it needs a lost host. A host is lost if an earlier job lost contact with the host, and if
+    the host still does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)

@@ -1,4 +1,7 @@
-"""Find other tools' programs in a folder and its subfolders, nearest first. Limits keep even a search of `/` short."""
+"""Find other tools' programs in a folder and its subfolders, nearest first.
+
+The search has limits, so even a search of `/` ends soon.
+"""
 
 from __future__ import annotations
 

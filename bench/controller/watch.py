@@ -44,7 +44,8 @@ class JobHosts:
 
     If no host is named, the ranks run on this machine, or a scheduler starts them.
 
-    `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
+    `python`, `setup` and `env`: the values that the ranks use. `networks`: the hosts' networks as reported before the
+        run.
     `passed`: each ordered pair (sender, receiver) of hosts whose packets arrived before the run.
     """
 

@@ -5,7 +5,7 @@ ranks than CPUs and numbers ranks host by host. `--bind-to none` pins no rank, w
 rank to a core. `--oversubscribe`, `-x` and `--allow-run-as-root` exist only in Open MPI, and `-env` exists only in
 Hydra. For this reason, an environment variable and not an option allows Open MPI to run as root. The agent, Hydra or
 Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks' command begins with `env
-NAME=value`. In this case, secrets are left out, because all users can read a command line.
+NAME=value`. Such a command line contains no secrets, because all users can read a command line.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _ERRORS = (
 
 
 def archive_kind(path: Path) -> str | None:
-    """Return "tar" or "zip"; None for any other file, and for a file that is damaged or cannot be read.
+    """Return "tar" or "zip". Return None for any other file, and for a file that is damaged or cannot be read.
 
     A tar archive may be compressed by gzip, bzip2 or xz.
     """

@@ -30,7 +30,7 @@ def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ..
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
     """Check whether busbw equals algbw x factor, within the printed digits.
 
-    If one of these values is unknown, return True.
+    If busbw, algbw or the factor is unknown, return True.
     """
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
     # other tools print the busbw of the busiest rank

@@ -438,8 +438,8 @@ class EventReader:
     def _srun_label(self, raw: str, is_new: bool = True) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
-        A line number has the same form, but each line number occurs only once. A number that ctest prints is the number
-        of a test.
+        A line number looks like such a rank, but each line number occurs only once. A number that ctest prints is the
+        number of a test.
 
         `is_new`: whether the line is read for the first time.
         """

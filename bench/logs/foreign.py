@@ -198,7 +198,7 @@ class Remark:
 
     @property
     def words(self) -> str:
-        """The text, with the line number before it if the line is known."""
+        """The remark's text. If the line is known, the line number precedes the text."""
         return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 

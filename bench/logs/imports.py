@@ -252,7 +252,7 @@ def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> For
 
 
 def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
-    """Return the runs of all logs as jobs of one run.
+    """Return the jobs of one linkbench run, made from the runs in all logs.
 
     Raises UsageError if the instance type in `options` is impossible for this number of ranks.
     """
@@ -267,8 +267,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. The run then fails every gate, because these logs may have contained
-    rows.
+    The plan lists the logs that could not be read. A run with unreadable logs then fails every gate, because these logs
+    may have contained rows.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))

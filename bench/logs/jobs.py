@@ -255,7 +255,7 @@ def _matrix_header(
 def _figures_header(
     name: str, run: ForeignRun, origin: Origin, options: ImportOptions, remarks: Sequence[Remark]
 ) -> Header:
-    """Return the header of a job of figures.
+    """Return the header of a job that consists of named figures.
 
     The header contains all figures. The job has records only for rates, times and failed tests.
     """

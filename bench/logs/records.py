@@ -148,7 +148,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
 def of_figure(header: Header, figure: NamedFigure) -> Record | None:
     """Convert a rate or a time to a record, and a failed test to a failure.
 
-    Return None for all other figures, because only the header stores them.
+    Return None for any other kind of figure, which only the header stores.
     """
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:
@@ -181,7 +181,7 @@ def rank_of(end: str) -> int | None:
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Return the name of the group to which a cell belongs, and the ranks of its sender and receiver.
+    """Return the name of the group to which a cell belongs, and the ranks of the cell's sender and receiver.
 
     A GPU is a rank, but a host is not a rank.
     """

@@ -56,7 +56,7 @@ class HostEnds:
 
     @classmethod
     def of_text(cls, text: str) -> HostEnds | None:
-        """Return the values of the first complete line, or None if there is no complete line."""
+        """Return the values from the first such line in the output, or None if there is no complete line."""
         line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
         try:
             plain = json.loads(line.removeprefix(_ENDS)) if line else None

@@ -1,4 +1,4 @@
-"""Read errors of the coordination service of JAX and TensorFlow, and of TensorFlow's collectives.
+"""Read errors of TensorFlow's collectives, and of the coordination service that JAX and TensorFlow use.
 
 The messages are in coordination_service.cc and client.h of XLA. Each process is a task, and the number of the task is
 the rank.
@@ -245,7 +245,7 @@ class CoordinationService(EventFormat):
         self._silent = [_about(event, ranks) for event, ranks in left if ranks]
 
     def _of_remote(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of an error of a remote call, if its status says that the process did not answer."""
+        """Yield an event for a failed remote call if the call's status says that the other process did not answer."""
         begun = _REMOTE.search(line.text)
         if begun is not None:
             if self._remote is not None:

@@ -107,10 +107,9 @@ _MOST_KEPT = 4_000
 class PodEvents(SignFormat):
     """Yields one event for each line. An event that the cluster reports names its pod.
 
-    A message that a pod lacks a node or an image is not a failure if a later step succeeded: the pod got a node or the
-    image, or its containers started. A message without a pod's name may be about any pod, because `kubectl describe
-    pod` names its pod only at the beginning. If a container runs now, an earlier end of this container is not a
-    failure.
+    A message that a pod lacks a node or an image is not a failure if the pod later got one, or if its containers
+    started. A message without a pod's name may be about any pod, because `kubectl describe pod` names its pod only at
+    the beginning. If a container runs now, an earlier end of this container is not a failure.
     """
 
     hints = (

@@ -298,8 +298,7 @@ class LauncherReports(EventFormat):
     def finish(self) -> Iterator[Event]:
         """Yield the event of a message that is incomplete at the end of the file.
 
-        At the end of the file, a program that a node could not start is a failure if no other program printed a line
-        since then.
+        A program that a node could not start is a failure if no program printed a line after the message.
         """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))

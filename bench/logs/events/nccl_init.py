@@ -1,6 +1,6 @@
 """Read how far NCCL's initialisation got, and which process each rank has.
 
-The sources are the list of nccl-tests and `NCCL INFO` lines.
+The sources are the list of ranks that nccl-tests prints, and `NCCL INFO` lines.
 """
 
 from __future__ import annotations

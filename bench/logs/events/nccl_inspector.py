@@ -1,7 +1,7 @@
 """Read records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
-The records show how far each rank got. NCCL writes them at intervals. A missing record alone therefore does not prove a
-failure.
+The records show how far each rank got. NCCL writes the records at intervals. A missing record alone therefore does not
+prove a failure.
 """
 
 from __future__ import annotations

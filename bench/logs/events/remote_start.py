@@ -3,8 +3,8 @@
 The launchers are Open MPI (ORTE, PRRTE), Hydra of MPICH and Intel MPI, pdsh, DeepSpeed and horovodrun.
 
 Errors of ssh alone are not treated as a failure, because many scripts retry until all nodes are up. Such errors are a
-failure if a launcher soon reports that it could not start its processes, and if the log shows no progress of the job
-afterwards.
+failure if a launcher soon reports that it could not start its processes. In addition, the log must show no progress of
+the job afterwards.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _short(host: str) -> str:
 
 
 def _is_users(found: re.Match[str]) -> bool:
-    """Whether the error is of the user's own ssh, such as that of git."""
+    """Whether the error is from an ssh that the user started, for example through git."""
     groups = found.groupdict()
     return groups.get("user") == "git" or _FORGES.match(groups.get("host") or "") is not None
 

@@ -2,7 +2,7 @@
 
 Each result of such a tool is a named figure, and not a row for a size. A reader reads only one run at a time.
 
-The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
+Tools of this kind do not print the command lines of other tools. A run ends where the next run begins.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Grid:
 
 
 def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
-    """Begin a grid if the words are the numbers of its columns, such as `0 1 2 3`. Return None for any other line."""
+    """Begin a table if the words are column numbers, such as `0 1 2 3`. Return None for any other line."""
     if not words or len(words) > _MOST_COLUMNS or words != [str(number) for number in range(len(words))]:
         return None
     return Grid(len(words), line, flags)

@@ -1,9 +1,9 @@
 """Split the text of a log into lines, without prefixes and marks of launchers, terminals and editors.
 
 A line may have several prefixes. This module removes the tags of mpirun, the labels of srun, pdsh and compose, and the
-brackets of ray. It also removes pod names, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order
-mark are also removed. Each prefix ends in a sign that cannot begin a row of figures, such as a colon or a bracket. The
-first number of a row is therefore never mistaken for a label.
+brackets of ray. The module also removes pod names, timestamps, quote marks and indentation. Colours, CR, NUL and a byte
+order mark are also removed. Each prefix ends in a sign that cannot begin a row of figures, such as a colon or a
+bracket. The first number of a row is therefore never mistaken for a label.
 
 Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters
 is cut, unless it is a JSON document.

@@ -52,7 +52,7 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(slots=True)
 class NamedPattern:
-    """A pattern, the text that named it, and its line number."""
+    """A pattern, the text that named the pattern, and the line number of this text."""
 
     pattern: str | None
     word: str

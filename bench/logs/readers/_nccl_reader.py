@@ -4,8 +4,8 @@ The size of a row is S as defined in docs/metrics.md. The time of a row is the a
 are in 10^9 bytes per second. Each line gives two rows: one out of place, and one in place. The algbw of hypercube is
 converted to linkbench's definition.
 
-The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the full environment of the
-process, is never stored.
+The JSON document (-J, versions 1 to 3) is one object, often on one line. The document's `env`, the full environment of
+the process, is never stored.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class NcclJsonCollector:
     def finish(self) -> list[ForeignRun]:
         """Return a list with the run that the document describes.
 
-        If the document is damaged, the run has the readable part. The list is empty if another program wrote the
-        document.
+        If the document is damaged, the run contains only the readable part. The list is empty if another program wrote
+        the document.
         """
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)

@@ -2,12 +2,12 @@
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
-Before version 2.13, tables of reductions had no column `root`, and tables of copies had no column `redop`. In those
-versions, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a header,
-the number of fields shows which columns exist. Each half of a row has four or eight fields, so one additional field
-must be the root. The reader never guesses a column from the value of a field. If a column cannot contain its value, the
-row is unreadable. Figures are therefore never shifted by a column. Times are in microseconds. Rates are in 10^9 bytes
-per second.
+Before version 2.13, tables of reductions had no column `root`, and tables of copies had no column `redop`. In versions
+before 2.13, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a
+header, the number of fields shows which columns exist. Each half of a row has four or eight fields, so one additional
+field must be the root. The reader never guesses a column from the value of a field. If a column cannot contain its
+value, the row is unreadable. Figures are therefore never shifted by a column. Times are in microseconds. Rates are in
+10^9 bytes per second.
 
 In 2018, the header was `bytes N type [op] [root]`, times were in milliseconds with three decimals, and the largest
 deviation was named `res` or `delta`.
@@ -55,9 +55,9 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The figures of one placement, in place or out of place.
+    """The values of one row for one placement of the buffers, in place or out of place.
 
-    If a figure was printed as nan, the field is None and `unreadable` has its name.
+    If a figure was printed as nan, the field is None and `unreadable` contains the figure's name.
     """
 
     time_us: float | None
@@ -85,7 +85,7 @@ class Fields:
     half_digit_s: float = 0.0  # half of the last printed digit of times, if it is larger than usual
 
     def row(self, half: Half, in_place: bool, line: int) -> ForeignRow:
-        """Convert a half to a row in SI units."""
+        """Convert one half of a printed row to a row in SI units."""
         return ForeignRow(
             self.size,
             self.count,
@@ -180,7 +180,7 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 
 
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
-    """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
+    """Read the fields of a complete or incomplete row. Return None if a field cannot be in its column.
 
     If there is no header and the row is complete, the number of fields shows whether the row has a root. If there is no
     header and the row is incomplete, the halves are not read, because a figure could belong to the next column.
@@ -259,7 +259,7 @@ def agrees(fields: Fields) -> bool:
 def rate_agrees(
     size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0, half_digit_s: float = 0.0
 ) -> bool:
-    """Check whether a printed rate equals share * size / time, within the rounding of the printed rate and time.
+    """Check whether a printed rate equals `share * size / time`, within the rounding of the printed values.
 
     `half_digit_s`: the rounding error of printed times in seconds, if this error is larger than usual.
     """

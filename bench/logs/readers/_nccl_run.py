@@ -1,4 +1,4 @@
-"""Collect one run of nccl-tests while its lines are read, and evaluate the run when its last line has been read."""
+"""Collect one run of nccl-tests line by line, and evaluate the run after its last line."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class OpenRun(RunNotes):
         """Check whether the rows are from more ranks than the log lists, because somebody shortened the list.
 
         In this case, the ratios in the rows do not fit the number of listed ranks. If the log names a test, the ratios
-        fit this test on more ranks. Otherwise they fit exactly one test on more ranks.
+        fit this test on more ranks. If the log names no test, the ratios fit exactly one test on more ranks.
         """
         groups = {group for group, _, _ in self.ranks.values()}
         if seen is None or not listed or len(groups) > 1:
@@ -260,7 +260,7 @@ class OpenRun(RunNotes):
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
         """Return the number of ranks if algbw omits each rank's own data. Otherwise return None.
 
-        If algbw omits these data, it is (n-1)/n of linkbench's algbw, where n is the number of ranks.
+        If algbw omits these data, algbw is (n-1)/n of linkbench's algbw, where n is the number of ranks.
         """
         if pattern == "hypercube":
             return ranks
@@ -312,7 +312,7 @@ class OpenRun(RunNotes):
             self.rows[index] = replace(row, contradicts=reason)
 
     def _check_average(self) -> None:
-        """Compare the rows with the average printed below them."""
+        """Compare the rows with the average that is printed below the rows."""
         whole = self._is_average_of_rows()
         if whole is False and self.average_line is not None:
             twice = self._line_printed_twice()

@@ -62,7 +62,7 @@ class Text:
     def _read_message(self, text: str, number: int) -> None:
         """Read a line with a message of NCCL.
 
-        Parse the program's output before the message, and the library's version.
+        Parse the program's output that precedes the message, and the version of the library.
         """
         if " version " in text:
             self._read_version(text)

@@ -5,8 +5,8 @@ The printed time is the average of the ranks' mean times. Isolated cases use `-I
 cases, CUDA events measure the time of each call, and each call completes before the next call begins. The measured time
 does not include the barrier between two calls. The samples of isolated cases follow linkbench's definition.
 
-nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of a
-longer series. linkbench leaves out the results of sizes that were not requested.
+nccl-tests measures a series of sizes with a constant factor or step. If the requested sizes do not form such a series,
+they are measured as part of a longer series. linkbench leaves out the results of sizes that were not requested.
 """
 
 from __future__ import annotations
@@ -143,7 +143,10 @@ class NcclTestsTool(Tool):
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the number of processes: with MPI one for each GPU, without MPI only one."""
+        """Return the number of processes.
+
+        A build with MPI has one for each GPU, and a build without MPI has only one.
+        """
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
@@ -170,7 +173,10 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `2.19.6`, which is printed since 2.17. Return None if it is not printed."""
+        """Return the version, such as `2.19.6`, which is printed since 2.17.
+
+        Return None if the output contains no version.
+        """
         found = _VERSION.search(text)
         return found[1] if found else None
 
@@ -217,7 +223,7 @@ class NcclTestsTool(Tool):
 
 
 def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) of each option of the case that the programs do not support."""
+    """Yield the name and the value of each case option that the programs do not support."""
     plain = Case(case.pattern)
     for name in _PLAIN:
         if getattr(case, name) != getattr(plain, name):

@@ -145,7 +145,7 @@ class NvbandwidthTool(Tool):
         return World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: the tests, the MiB of a buffer, the number of samples, and JSON as output."""
+        """Return the arguments: the tests, the size of a buffer in MiB, the number of samples, and JSON as output."""
         words = ["-t", *_tests(case), "-b", str(case.sizes[0] // _MIB)]
         if case.iterations is not None:
             words += ["-i", str(case.iterations)]
@@ -174,7 +174,10 @@ class NvbandwidthTool(Tool):
         return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each of linkbench's groups. The group is measured, waived or failed."""
+        """Return a record for each of linkbench's groups.
+
+        The record says whether the group was measured, waived or failed.
+        """
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
             raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
@@ -203,7 +206,7 @@ def _tests(case: Case) -> tuple[str, ...]:
 
 
 def _places(case: Case, world: World) -> list[_Place]:
-    """Return the groups of a case, with the names of core/topology.py."""
+    """Return the groups of a case, with the names that core/topology.py defines."""
     ranks = range(world.num_ranks)
     if case.pattern != "peer_copy":
         word = {"world": "world", _ALL_AT_ONCE: "group{}", _ONE_BY_ONE: "rank{}"}[case.topology]
@@ -260,8 +263,9 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
-    In a two-way test, the first direction is from the column's GPU to the row's GPU. This is true for writes and for
-    reads (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell (a, b).
+    In a two-way test, the first direction is from the column's GPU to the row's GPU. The order of the directions is the
+    same for writes and for reads (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell
+    (a, b).
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src

@@ -1,9 +1,9 @@
 """Read perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
-According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
-second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round trip. The
-latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds. The titles
-still say usec, so the output does not show the difference.
+According to the program's source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9
+bits per second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round
+trip. The latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds.
+With this option, the column titles still say usec, so the output does not show that the values are cycles.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PerftestCode(Code):
 class Perftest(Reader):
     """Reads a file that may contain many runs.
 
-    If the log contains the output of the client and of the server, it contains the same run twice.
+    A log with the output of both the client and the server contains the same run twice.
     """
 
     tool = "perftest"

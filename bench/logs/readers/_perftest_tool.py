@@ -121,7 +121,10 @@ class PerftestTool(Tool):
         return ends.version or None if ends else None
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
-        """Return the type of memory of the buffers, and each host's adapter with the rate of the adapter's link."""
+        """Return the memory type of the buffers.
+
+        For each host, also return the adapter and the rate of the adapter's link.
+        """
         found = {"memory": "device" if _in_gpu(case) else "host"}
         ends = HostEnds.of_text(text)
         if ends is not None:

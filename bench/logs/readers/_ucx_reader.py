@@ -1,8 +1,8 @@
 """Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 According to the program's source, MB/s is 2^20 bytes per second. The columns "typical" (a percentile since UCX 1.12)
-and "average" describe only the last interval. The column "overall" describes the whole run. The reader keeps only
-"overall". The latency of a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and
+and "average" describe only the last interval. The column "overall" describes the whole run. The reader keeps only the
+column "overall". The latency of a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and
 "overhead" is the total time divided by the number of messages. The transport (NIC, shared memory, TCP) is not printed.
 """
 
@@ -191,7 +191,10 @@ class UcxRun(FiguresRun):
 
 
 class UcxPerftest(FiguresReader):
-    """Reads a file that may contain several runs. A run may occur twice, as client and as server."""
+    """Reads a file that may contain several runs.
+
+    A log may contain a run twice, as the output of the client and as the output of the server.
+    """
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))

@@ -2,10 +2,10 @@
 
 According to the plug-in's source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per
 second. The size in a record is the size of one rank's buffer. For all-gather and reduce-scatter, this buffer holds one
-block. The algbw is S / time. The time of a rank includes the wait for later ranks, so it is an upper bound on the time
-of the operation. A job repeats each operation thousands of times. A file contains the records of one rank or of several
-ranks. A row is made for each size. The reader takes the record of the slowest rank from each operation. The row
-contains the record with the median time. If the number of records is even, the row contains the slower of the two
+block. The algbw is S / time. The time of a rank includes the wait for later ranks, so this time is an upper bound on
+the time of the operation. A job repeats each operation thousands of times. A file contains the records of one rank or
+of several ranks. A row is made for each size. The reader takes the record of the slowest rank from each operation. The
+row contains the record with the median time. If the number of records is even, the row contains the slower of the two
 middle records. The row's time and rates are thus from a single record.
 """
 
@@ -94,7 +94,7 @@ class InspectorRecord:
 
 
 class InspectorRun(FiguresRun):
-    """The records of one operation of one communicator."""
+    """The records of one operation in one communicator."""
 
     def __init__(self, record: InspectorRecord) -> None:
         super().__init__(record.operation.line)

@@ -1,8 +1,8 @@
 """Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any backend of NIXL.
 
-According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
-duration of the run divided by the number of blocks. The size of a row is one block. The blocks of a batch are in flight
-at the same time, and so are the blocks of several threads.
+According to the program's source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average
+latency is the duration of the run divided by the number of blocks. The size of a row is one block. The blocks of a
+batch are in flight at the same time, and so are the blocks of several threads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
-According to its source, GB/s are 1e9 bytes per second. A bidirectional figure is the sum of both directions. A copy
-inside one device counts the read and the written bytes. The tool numbers all devices together, CPUs first. The reader
-numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
+According to the program's source, GB/s are 1e9 bytes per second. A bidirectional figure is the sum of both directions.
+A copy inside one device counts the read and the written bytes. The tool numbers all devices together, CPUs first. The
+reader numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RocmBandwidthCode(Code):
 
 
 class RocmBandwidthRun(FiguresRun):
-    """One run, which consists of a list of devices, and of matrices or tables of pairs."""
+    """One run. The output has a list of devices, and matrices or tables of single pairs."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -95,7 +95,7 @@ class RocmBandwidthRun(FiguresRun):
             self._take_other(line, text)
 
     def _take_pair(self, line: int, text: str) -> bool:
-        """Read a line of the table of one pair. Return False if the line is not part of such a table."""
+        """Read a line of a table with the results of one pair. Return False if the line is not part of such a table."""
         if found := _PAIR.match(text):
             self._end_matrix(line)
             self._end_pair()
@@ -251,7 +251,7 @@ class RocmBandwidthTest(FiguresReader):
     new_run = RocmBandwidthRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the first line of a run, or the title of a matrix or of a pair."""
+        """Check whether the line begins a run, a matrix, or the table of a pair."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _MATRIX, _PAIR))
 

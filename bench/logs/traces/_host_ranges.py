@@ -37,7 +37,7 @@ _EVALUATE = "autograd::engine::evaluate_function"
 
 @dataclass(slots=True)
 class HostRange:
-    """An operator or annotation on a host thread, in the time unit of its file."""
+    """An operator or annotation on a host thread. Times are in the time unit of the file."""
 
     start: float
     end: float

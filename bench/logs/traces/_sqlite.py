@@ -1,4 +1,7 @@
-"""Read an SQLite database of another program. Tables and columns may be missing. A damaged table ends at the damage."""
+"""Read an SQLite database of another program. Tables and columns may be missing.
+
+From a damaged table, only the rows before the damage are read.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class Database:
             self.error = self.error or str(error)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
-        """Return integers of a table as a two-dimensional array with the rows of the table.
+        """Return integer columns of a table as a two-dimensional array, with one row for each row of the table.
 
         A missing value, or a value of a missing column, is UNKNOWN.
         """

@@ -353,10 +353,11 @@ class _Reading:
         return kernel
 
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
-        """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
+        """Return a name for each group that the file does not describe.
 
-        Old versions identify a group only by an address. The address of a group differs between ranks. Such groups are
-        numbered in the order in which they first appear.
+        If the file has only one group, the group's name is ''. Old versions identify a group only by an address. The
+        address of a group differs between ranks. Groups that have only an address are numbered in the order in which
+        they first appear.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):

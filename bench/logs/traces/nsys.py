@@ -275,7 +275,7 @@ class _Rank:
         return self._read(_RUNTIME, columns, self._of_host(_RUNTIME))
 
     def _by_correlation(self) -> _Integers:
-        """Return (correlation, start, thread) of the calls of CUDA, by correlation."""
+        """Return (correlation, start, thread) of each CUDA call, sorted by correlation number."""
         calls = self._calls[self._calls[:, 2] != UNKNOWN][:, [2, 0, 3]]
         ordered: _Integers = calls[np.argsort(calls[:, 0], kind="stable")]
         return ordered

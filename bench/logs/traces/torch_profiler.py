@@ -62,7 +62,10 @@ _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D
 
 
 class _Name:
-    """A name of events, and the meaning of the name. A file has few names and repeats them many times."""
+    """A name of events, and the meaning of the name.
+
+    A file has few different names and repeats each name many times.
+    """
 
     __slots__ = ("is_exchange", "is_of_collective", "name", "wait")
 
@@ -92,7 +95,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return the meaning of a name. All events with this name use the same object."""
+        """Return the meaning of a name. All events with the same name share one object."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
@@ -139,7 +142,7 @@ READER = TorchProfiler()
 def _add(batch: Iterable[Any], events: _Events) -> None:
     """Store each event that has a duration under its type.
 
-    Millions of events pass through this loop, and many are not used.
+    This loop handles millions of events, many of which are not used.
     """
     for event in batch:
         if type(event) is dict and event.get("ph") == "X":
