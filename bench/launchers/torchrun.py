@@ -45,7 +45,7 @@ class Torchrun(Launcher):
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return the rank and local rank of this process; None if neither RANK nor WORLD_SIZE is set.
+        """Return the rank and local rank of this process, or None if neither RANK nor WORLD_SIZE is set.
 
         Raises UsageError if only one of the two variables is set.
         """

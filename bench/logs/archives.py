@@ -35,7 +35,7 @@ class ArchiveError(Exception):
 
 
 def kind_of(begin: bytes) -> str | None:
-    """Return the type of an archive that begins with these bytes; None for any other file."""
+    """Return the type of an archive that begins with these bytes, or None for any other file."""
     return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
 
 

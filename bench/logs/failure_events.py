@@ -267,7 +267,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def time_of(text: str) -> float | None:
-    """Return the first date in a line in seconds since the start of the year; None without a date."""
+    """Return the first date in a line in seconds since the start of the year, or None without a date."""
     found = _TIMES.search(text[:_LONGEST_LINE])
     if found is None:
         return None

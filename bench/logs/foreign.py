@@ -41,9 +41,9 @@ class ForeignRow:
     `root`: the root rank, or None if the operation has no root.
     `min_s`, `max_s`, `median_s`, `num_iterations`: other statistics that the tool prints besides the mean. The tool
     defines what these statistics mean.
-    `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. The reader does
+    `unreadable`: the names of values ("time", "algbw", "busbw") that the tool printed as nan or inf. The reader does
     not compute such a value from other values.
-    `contradicts`: the reason why the row's figures contradict each other, or None.
+    `contradicts`: the reason why the row's values contradict each other, or None.
     """
 
     payload_bytes: int | None

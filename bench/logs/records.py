@@ -1,6 +1,6 @@
 """Convert rows and cells of another tool to linkbench records.
 
-The records have the printed figures. Bus factors and other factors follow linkbench's definitions.
+The records have the values that the tool printed. Bus factors and other factors follow linkbench's definitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. If the row has no figure or no size, the record is marked as skipped or failed."""
+    """Convert a row to a record.
+
+    If the row has neither a time nor a rate, or if the size is unknown, the record is marked as skipped or failed.
+    """
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -79,9 +82,9 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 
 
 def _unreadable(row: ForeignRow) -> list[str]:
-    """Return the names of the figures that were printed as nan or inf.
+    """Return the names of the values that were printed as nan or inf.
 
-    If a row has such a figure, linkbench does not use the row as evidence.
+    If a row has such a value, linkbench does not use the row as evidence.
     """
     figures = (
         ("time", row.time_s),
@@ -98,7 +101,7 @@ def _unreadable(row: ForeignRow) -> list[str]:
 
 
 def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
-    """Return the printed figures.
+    """Return the values that the tool printed.
 
     A missing algbw is computed as size / time. A missing busbw is computed as algbw times the bus factor.
     """
@@ -148,7 +151,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
 def of_figure(header: Header, figure: NamedFigure) -> Record | None:
     """Convert a rate or a time to a record, and a failed test to a failure.
 
-    Return None for any other kind of figure, which only the header stores.
+    Return None for any other named figure, because only the header stores such figures.
     """
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:

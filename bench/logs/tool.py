@@ -152,13 +152,13 @@ class Tool(ABC):
         return {}
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return the links that limit the tool's figures, according to the tool's output."""
+        """Return the links that limit the tool's results, according to the tool's output."""
         return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Return sentences on the differences between the tool's and linkbench's definitions for this case.
 
-        The sentences also say how figures were converted.
+        The sentences also say how values were converted.
         """
         return ()
 

@@ -152,7 +152,7 @@ _NAMES = {
 
 
 def signal_of(name: str) -> int | None:
-    """Return the number of a signal with this name or description; None if unknown."""
+    """Return the number of a signal with this name or description, or None if unknown."""
     return next((number for known, number in _NAMES.items() if name.startswith(known)), None)
 
 

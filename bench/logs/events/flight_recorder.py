@@ -82,7 +82,7 @@ FORMAT = FlightRecorder
 
 
 def load(data: bytes) -> Any:
-    """Return the plain data of a dump; None if it is damaged."""
+    """Return the plain data of a dump, or None if it is damaged."""
     try:
         if data.startswith(_PICKLE):
             return _PlainUnpickler(io.BytesIO(data)).load()

@@ -94,7 +94,7 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """Add a note that says how the figures were converted.
+        """Add a note that says how the results were converted.
 
         A second note with the same code replaces the first note.
         """

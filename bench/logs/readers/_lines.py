@@ -2,7 +2,7 @@
 
 A line may have several prefixes. This module removes the tags of mpirun, the labels of srun, pdsh and compose, and the
 brackets of ray. The module also removes pod names, timestamps, quote marks and indentation. Colours, CR, NUL and a byte
-order mark are also removed. Each prefix ends in a sign that cannot begin a row of figures, such as a colon or a
+order mark are also removed. Each prefix ends in a sign that cannot begin a row of numbers, such as a colon or a
 bracket. The first number of a row is therefore never mistaken for a label.
 
 Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters

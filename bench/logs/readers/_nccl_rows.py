@@ -57,7 +57,7 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 class Half:
     """The values of one row for one placement of the buffers, in place or out of place.
 
-    If a figure was printed as nan, the field is None and `unreadable` contains the figure's name.
+    If a value was printed as nan, the field is None and `unreadable` contains the value's name.
     """
 
     time_us: float | None
@@ -123,9 +123,9 @@ def may_begin_row(tokens: list[str]) -> bool:
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Check whether this unreadable line of a table is a damaged row.
 
-    In an intact row, the element type is followed by an operation or a root, and each half has three figures with a
+    In an intact row, the element type is followed by an operation or a root, and each half has three numbers with a
     decimal point. If only one part of a row is damaged, either the type with its operation is intact, or nearly all
-    figures are intact.
+    numbers are intact.
     """
     if _TYPED.search(text):
         return True
@@ -183,7 +183,7 @@ def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """Read the fields of a complete or incomplete row. Return None if a field cannot be in its column.
 
     If there is no header and the row is complete, the number of fields shows whether the row has a root. If there is no
-    header and the row is incomplete, the halves are not read, because a figure could belong to the next column.
+    header and the row is incomplete, the halves are not read, because a value could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -290,7 +290,7 @@ def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """Join the pieces of an interrupted row. Return None until the row is complete.
 
     The interruption may be between two fields or inside a field, and the log does not show which of the two. If the
-    pieces can be joined in several ways, the way with consistent figures is preferred.
+    pieces can be joined in several ways, the way with consistent values is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

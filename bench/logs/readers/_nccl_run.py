@@ -327,8 +327,9 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row that repeats all figures of an earlier row. Return None if no row repeats
-        another row.
+        """Return the line of the first row that repeats all values of an earlier row.
+
+        Return None if no row repeats another row.
         """
         seen: set[ForeignRow] = set()
         for row in self.rows:
@@ -441,7 +442,7 @@ class Pieces:
 def _is_piece(tokens: list[str]) -> bool:
     """Check whether this line can be a piece of an interrupted row.
 
-    A piece has only figures, or a few short words and then many figures.
+    A piece has only numbers, or a few short words and then many numbers.
     """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False

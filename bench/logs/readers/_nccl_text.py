@@ -78,9 +78,9 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """Return the figure in front of the host name in a word such as `-1mew0`.
+        """Return the number in front of the host name in a word such as `-1mew0`.
 
-        Return "" if there is no such figure.
+        Return "" if there is no such number.
         """
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):

@@ -307,9 +307,9 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
     """Convert a row to a record. The record has the samples of the row.
 
-    If the row has no samples, the record has its printed figures.
+    If the row has no samples, the record has the values that the row states.
 
-    If a figure is not a number, the record is a failure.
+    If a value is not a number, the record is a failure.
     """
     assert row.payload_bytes is not None
     figures = {

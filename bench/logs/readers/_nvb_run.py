@@ -164,7 +164,7 @@ class NvbandwidthRun(RunNotes):
         )
 
     def _translations(self) -> Iterator[Coded]:
-        """Yield notes that explain the names and figures in the tables."""
+        """Yield notes that explain the names and values in the tables."""
         names = [matrix.name for matrix in self.matrices]
         if any("device_to_device" in name for name in names):
             yield Coded.of(NvbCode.ARROWS)

@@ -1,7 +1,8 @@
 """Run nvbandwidth: build its arguments, and convert its matrices to records.
 
 One process copies between all GPUs that it sees. A start measures one size. A sample is 16 copies, all queued before
-the first copy begins. CUDA events time the sample, and the figure is the median of the samples. These tables are used:
+the first copy begins. CUDA events time the sample, and the printed rate is the median of the samples. These tables are
+used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce
                   all at once    host_to_all_..., all_to_host_...
@@ -13,8 +14,9 @@ the first copy begins. CUDA events time the sample, and the figure is the median
 In a two-way test of host_device, nvbandwidth prints the rate of only one direction, while the other direction is busy.
 A second test measures the other direction. The reader uses the slower of the two rates, as linkbench's own rows do. In
 two-way tests of peer_copy since v0.6, the reader uses the slower direction. Before v0.6, the reader uses half of the
-printed sum for copies by kernels. For copies by the copy engine, the reader ignores the figures before v0.6. For
-local_copy, nvbandwidth counts each copied byte once, but linkbench counts the byte twice, as read and as written.
+printed sum for copies by kernels. For copies by the copy engine, the reader ignores the results of versions before
+v0.6. For local_copy, nvbandwidth counts each copied byte once, but linkbench counts the byte twice, as read and as
+written.
 """
 
 from __future__ import annotations
@@ -161,7 +163,7 @@ class NvbandwidthTool(Tool):
         return dict(runs[0].settings) if runs else {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the figures were converted to linkbench's definitions."""
+        """Return how the values were converted to linkbench's definitions."""
         found = ["its rate is the median of its samples, each of 16 copies behind a gate"]
         if case.direction == "two-way":
             found.append(
@@ -285,7 +287,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return the slowest cell. If one of the cells has no figure, return this cell."""
+    """Return the slowest cell. If one of the cells has no value, return this cell."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
@@ -305,9 +307,9 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """Return the record of a group without a figure.
+    """Return the record of a group without a result.
 
-    A figure is missing if the test was waived, if it failed, or if this version does not print it.
+    A result is missing if the test was waived, if it failed, or if this version does not print it.
     """
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:

@@ -235,7 +235,7 @@ class _OpenRun(RunNotes):
         return None
 
     def _used(self) -> list[int]:
-        """Return the columns that become figures. The column with the time or rate comes first."""
+        """Return the columns whose values the reader uses. The column with the time or rate comes first."""
         if (rate := self._rate()) is not None:
             return [self._columns.index(rate[0])]
         first = self._index("t_avg[usec]", "t_typical[usec]")

@@ -29,7 +29,7 @@ class RunNotes:
         self._num_dropped = 0
 
     def remark(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a remark for people who read the figures."""
+        """Add a remark for people who read the results."""
         if len(self.remarks) < self.most_remarks:
             self.remarks.append(Remark.of(line, code, **facts))
         else:

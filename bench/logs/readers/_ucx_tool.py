@@ -94,7 +94,7 @@ class UcxPerftestTool(Tool):
         return {"memory": "device" if traits(case.transport).on_gpu else "host"}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the figures are defined."""
+        """Return how the values are defined."""
         if _is_latency(case):
             return ("its time is the mean of half a round trip",)
         if case.pattern == _PAGES:

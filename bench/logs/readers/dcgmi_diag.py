@@ -5,7 +5,7 @@ figures.
 
 DCGM 2 and 3 print one result for each GPU (`gpu_ids`, in older versions `gpu_id`). DCGM 4 prints one result for each
 entity. The software tests of older versions print one result for all GPUs. A result may contain the texts `warnings`
-and `info`. Figures with a unit in these texts ("31.2 GB/s", "94.5 W") become figures of the run.
+and `info`. Numbers with a unit in these texts ("31.2 GB/s", "94.5 W") become figures of the run.
 """
 
 from __future__ import annotations

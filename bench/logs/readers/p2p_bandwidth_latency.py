@@ -1,7 +1,7 @@
 """Read the output of p2pBandwidthLatencyTest (CUDA samples 11 to 13): matrices of copies between the GPUs of a node.
 
 According to the program's source, a write sends data from the row's GPU to the column's GPU. A read transfers data in
-the opposite direction. Two-way figures are the sum of both directions. Without peer access, a copy goes through host
+the opposite direction. Two-way rates are the sum of both directions. Without peer access, a copy goes through host
 memory. The diagonal has copies inside one GPU. For these copies, the printed rate counts both the read and the written
 bytes. These copies use no link, so the reader puts them into a separate matrix.
 """

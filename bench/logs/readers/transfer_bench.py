@@ -1,8 +1,8 @@
-"""Read TransferBench (ROCm), which prints a figure for each of several concurrent copies, and a sum for each executor.
+"""Read TransferBench (ROCm), which prints a rate for each of several concurrent copies, and a sum for each executor.
 
 According to the program's source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All
-transfers of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. The
-reader does not support the matrices that the presets p2p and a2a print.
+transfers of a test run at the same time. The rate of a transfer is therefore not the rate of a single link. The reader
+does not support the matrices that the presets p2p and a2a print.
 """
 
 from __future__ import annotations
