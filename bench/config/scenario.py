@@ -64,7 +64,10 @@ class Scenario:
 
 
 def load_scenario(name_or_path: str, folder: Path) -> Scenario:
-    """Return a scenario by its name in `folder`, or by its path. Raises UsageError naming line, column and key."""
+    """Return a scenario by its name in `folder`, or by its path.
+
+    Raises UsageError with the line, the column and the key of a mistake.
+    """
     file = load(find("scenario", name_or_path, folder))
     return Scenario(name=file.path.stem, path=file.path, text=file.text, **schema.read(file, _SCENARIO))
 

@@ -1,10 +1,11 @@
-"""Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
+"""Describe a YAML file by a schema.
 
-Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
-file in two passes. The first pass finds unknown keys. This pass is first because a misspelt key often explains why a
-required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
-uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the field of the section's
-dataclass keeps its default value.
+A schema defines the keys, how each value is parsed, and which conditions the values must meet. Each kind of file has
+one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a file in two passes. The
+first pass finds unknown keys. This pass is first because a misspelt key often explains why a required key is missing.
+The second pass reads every value as the user typed it, with the parser that the command line uses. Each mistake is one
+UsageError with file, line, column and key. If a file omits a key, the field of the section's dataclass keeps its
+default value.
 """
 
 from __future__ import annotations
@@ -200,7 +201,10 @@ class Entries(Content):
 
 @dataclass(frozen=True, slots=True)
 class Either(Content):
-    """A value that may be a mapping or something else. `mapping` reads a mapping, and `other` reads any other value."""
+    """A value that is either a mapping or a value of another form.
+
+    `mapping` reads a mapping, and `other` reads any other value.
+    """
 
     mapping: Content
     other: Content
@@ -226,7 +230,7 @@ def load(path: Path, kind: Section) -> Any:
 
 
 def read(file: YamlFile, kind: Section) -> Any:
-    """Read a file that is already parsed, in the same way as `load`."""
+    """Read the values of a file that is already parsed, in the same way as `load`."""
     kind.check_keys(file, ())
     return kind.read(file, ())
 
@@ -234,7 +238,7 @@ def read(file: YamlFile, kind: Section) -> Any:
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
     """Return the result of `make()`.
 
-    If `make` raises UsageError, add the place of the section to the message. The section is at `loc`.
+    If `make` raises UsageError, add the section's position in the file to the message. The section is at `loc`.
 
     `typed_as`: maps each field to the spelling of its key in the file.
     """

@@ -156,7 +156,7 @@ def read(raw: bytes, path: Path) -> YamlFile:
 
 
 class _Reader:
-    """Builds plain values from the parser's events and records their places."""
+    """Builds plain values from the parser's events, and records the position of each value in the file."""
 
     def __init__(self, path: Path, places: dict[Loc, Written], events: Iterator[Any]) -> None:
         self._path, self._places, self._events = path, places, events

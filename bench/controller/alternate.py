@@ -107,7 +107,10 @@ def _config_of(words: tuple[str, ...]) -> list[str]:
 
 
 def alternate(a: Side, b: Side, most: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Measure launches of both sides in the order A B, B A, A B, ... Yields the number of launches after each pair."""
+    """Measure launches of both sides in the order A B, B A, A B, ...
+
+    After each pair, yields the number of finished launches of each side.
+    """
     for launch in range(1, most + 1):
         sides = (("A", a), ("B", b)) if launch % 2 else (("B", b), ("A", a))
         for name, side in sides:

@@ -2,8 +2,8 @@
 
 On each host, a process called keeper (controller/keeper.py) runs some of the commands. A command gets a keeper if it
 belongs to a job of the controller (BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process
-ends before a command with a keeper, the command continues. A new agent then requests the remaining output. A command
-without a keeper ends when its agent ends.
+ends too early, a command with a keeper continues. A new agent then requests the remaining output. A command without a
+keeper ends when its agent ends.
 
 For each lost connection, a line of JSON records the host, a code and facts. These lines are in the file
 `connections.jsonl` in the job's heartbeat folder, where the controller reads them. Connections that mpirun opens are

@@ -93,7 +93,7 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
 
 
 def in_rank_environment(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str]) -> HostCommand:
-    """Wrap a command to run in the ranks' environment, with the cluster's set-up lines and variables.
+    """Wrap a command so that it runs in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.
@@ -147,7 +147,7 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
-    """Return a command that exports the variables listed in BENCH_CARRY, runs the set-up lines, then runs `line`."""
+    """Return a command that exports the variables in BENCH_CARRY, runs the set-up lines, and then runs `line`."""
     carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
     given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
     return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)

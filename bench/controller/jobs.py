@@ -196,7 +196,7 @@ class Plan:
         return sum(job.estimate_s for job in self.jobs)
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
-        """Return the plan as plan.json stores it and `linkbench plan --format json` prints it."""
+        """Return the plan in the form that plan.json stores and `linkbench plan --format json` prints."""
         secrets = set(secrets_of(self.cluster.env))
         for job in self.jobs:
             secrets.update(secrets_of(job.factors))

@@ -46,7 +46,7 @@ class Link:
     """The link from host `a` to the address `address` of host `b`. `source`: the sender's address.
 
     `back`: whether packets from host `b` reach the address `source`, or None if this is unknown.
-    `mtu`: the smaller MTU of the two devices, in bytes.
+    `mtu`: the smaller MTU of the sender's and the receiver's network devices, in bytes.
     `largest`: the size of the largest packet that arrived, in bytes.
     `lost`: the size in bytes of the smallest lost packet that is larger than `largest` and fits into `mtu`.
     """
@@ -178,7 +178,7 @@ def _overlap(windows: Windows, a: str, b: str) -> bool:
 
 
 def addresses_of(devices: Iterable[Device]) -> Iterator[str]:
-    """Yield the addresses of some devices, without their prefix lengths."""
+    """Yield the addresses of these devices without prefix lengths."""
     for device in devices:
         for address in device.addresses:
             yield address.partition("/")[0]
@@ -414,7 +414,7 @@ def _small(link: Link) -> PreflightFinding:
 def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
     """Yield findings about hosts whose MTU differs from the most common MTU.
 
-    These findings do not prevent a run.
+    Findings about different MTUs do not prevent a run.
     """
     device_of: dict[str, Device] = {}
     for link in tested:

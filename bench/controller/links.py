@@ -87,7 +87,7 @@ class HostNetwork:
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
 
     def own_devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that have one of the addresses of the host's name."""
+        """Return the names of the devices with an address to which the host's name resolves."""
         return tuple(
             device.name
             for device in self.devices
@@ -146,7 +146,7 @@ class LinkTest:
 def store(folder: Path, when: str, found: LinkTest) -> None:
     """Add a test to a run's folder, as evidence.
 
-    `when`: BEFORE, or the name of the job after whose failure the test was made.
+    `when`: BEFORE, or the name of the job whose failure caused the test.
     """
     if found.num_hosts < 2:
         return

@@ -23,7 +23,7 @@ def under_load(
     ask: Callable[[hosts.HostCommand, float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
-    """Return this machine's facts with its PCIe links under load, and the reason if a GPU could not copy.
+    """Return this machine's facts with the PCIe links under load. Also return the reason if a GPU could not copy data.
 
     The reason is None if every GPU copied data.
 

@@ -37,7 +37,7 @@ Which = Callable[[str], str | None]
 def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
     """Raise RefusedError (exit code 3) if the plan cannot run from this machine.
 
-    A modelled plan only needs to have jobs.
+    For a modelled plan, the function only checks that the plan has jobs.
     """
     if not plan.jobs:
         raise _no_jobs(plan)

@@ -23,7 +23,7 @@ _SAMPLES = 20  # of each row: a trace of all samples would be too large
 
 
 def check(kind: str, jobs: Iterable[Job]) -> Job:
-    """Return the job to profile, the first job of the plan that can be profiled.
+    """Return the first job of the plan that can be profiled.
 
     Raises NotInstalledError if the profiler is missing, and UsageError if no job can be profiled.
     """

@@ -44,7 +44,7 @@ class Search:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """Return the tools of these names, with their programs in `folder`.
+    """Return the tools with these names, and their programs in `folder`.
 
     If `folder` is None, each tool's environment variable names the folder.
 

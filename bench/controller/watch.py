@@ -124,7 +124,10 @@ class MeetingPort:
         self._over = port is not None or len(self._printed) > _MOST_PRINTED
 
     def answer(self) -> dict[str, Any] | None:
-        """Return the reply of the first host if the reply names a program that has the port. Otherwise, return None."""
+        """Return the reply of the first host if the reply names a program that uses the port.
+
+        Otherwise, return None.
+        """
         if self._asking is not None:
             self._asking.join(_ASK_S)
         return self._answer if self._answer and self._answer.get("holders") else None

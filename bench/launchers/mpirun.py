@@ -130,7 +130,7 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the variables for each MPI.
+        """Return the environment variables for all kinds of MPI.
 
         The variables name the remote agent, delay Open MPI's abort, and allow Open MPI to run as root. Many containers
         have only the user root. Each MPI ignores the variables of other MPIs.
@@ -188,7 +188,7 @@ def _how(code: str | None, signal: str | None) -> Coded:
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
-    """Return the MPI whose mpirun started this process, or None without mpirun.
+    """Return the MPI whose mpirun started this process. Return None if the process was started without mpirun.
 
     This process must load the library of the same MPI. srun with pmi2 also sets PMI_RANK, but it does not set Hydra's
     MPI_LOCALRANKID. If SLURM_STEP_ID is set and MPI_LOCALRANKID is not, srun started the rank.

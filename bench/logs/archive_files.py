@@ -132,7 +132,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fill the buffer with the next bytes. Return the number of bytes; 0 at the end of the stream."""
+        """Fill the buffer with the next bytes. Return the number of bytes, which is 0 at the end of the stream."""
         self._rest = self._rest or next(self._pieces, b"")
         num = min(len(buffer), len(self._rest))
         buffer[:num], self._rest = self._rest[:num], self._rest[num:]

@@ -18,7 +18,10 @@ _RELATIVE = 1e-4  # relative tolerance for rates that are so large that they are
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """Return a remark on the first row whose busbw is not algbw x the bus factor. Later rows give no further remark."""
+    """Return a remark on the first row whose busbw differs from algbw times the bus factor.
+
+    Later rows give no further remark.
+    """
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()
@@ -28,7 +31,7 @@ def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ..
 
 
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
-    """Check whether busbw equals algbw x factor, within the printed digits.
+    """Check whether busbw equals algbw times the factor, within the printed digits.
 
     If busbw, algbw or the factor is unknown, return True.
     """

@@ -204,7 +204,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as the log shows it.
+    """One run of a tool, as the log shows it.
 
     `failure`: the reasons why the status is not "ok". A failure has the code of the first reason and the texts of all
     reasons. The fact `printed` is the text that other programs printed.

@@ -119,7 +119,9 @@ def readers() -> tuple[type[Reader], ...]:
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """Return the files for these names. The files of a folder are sorted by name, and hidden files are left out.
+    """Return the files that the names of files and folders stand for.
+
+    The files of a folder are sorted by name, and hidden files are left out.
 
     Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """

@@ -1,8 +1,8 @@
 """Read traces of jobs from files, folders and archives.
 
 Each format is a file in `logs/traces/` that defines a `READER`. A reader recognises its format by the first bytes of a
-file. Only one file is read at a time. If a file cannot be read, the result has a remark. The content of a file is never
-executed and never causes an exception.
+file. Only one file is read at a time. If a file cannot be read, the result contains a remark about the file. The
+content of a file is never executed and never causes an exception.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: int = 0) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
-    named: whether the user named this file. If the user named the file and the file is not a trace, a remark says so.
-    depth: the number of archives around the file.
+    `named`: whether the user named this file. If so, a remark says that a file is not a trace.
+    `depth`: the number of archives around the file.
     """
     try:
         head = _open.head(path)

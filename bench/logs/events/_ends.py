@@ -177,7 +177,8 @@ def signal_of_exit(code: int) -> int | None:
 def by_exit_code(code: int) -> MessageKind:
     """Return what an exit code means.
 
-    If a signal ended the process, shells report 128 + the signal's number, and Python reports the negative number.
+    If a signal ended the process, shells report 128 + the signal's number. Python reports the signal's number as a
+    negative number.
     """
     signal = signal_of_exit(code)
     return EXITED if signal is None else by_signal(signal)

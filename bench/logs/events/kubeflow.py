@@ -1,4 +1,4 @@
-"""Read the pods that ended with an exit code, as Kubeflow's training operator reports them."""
+"""Read which pods ended with an exit code, from the reports of Kubeflow's training operator."""
 
 from __future__ import annotations
 

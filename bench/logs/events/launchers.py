@@ -258,7 +258,7 @@ class LauncherReports(EventFormat):
         return self._begin is not None or self._unstarted is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line, or of a message with several lines that ends with this line."""
+        """Yield the events of a single line, or of a message with several lines that ends with this line."""
         found = list(self._reported(line))
         yield from found
         yield from self._not_started(line, found)

@@ -1,4 +1,4 @@
-"""Read stacks that `py-spy dump` printed for several processes of a job that hangs, and states that `ps aux` printed.
+"""Read process stacks from `py-spy dump`, and process states from `ps aux`, for a job that hangs.
 
 A dump is a snapshot. A process is therefore suspected only if all other processes of the job are waiting.
 """

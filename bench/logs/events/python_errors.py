@@ -325,7 +325,7 @@ class PythonErrors(EventFormat):
         return self._spawned is not None or bool(self._continues)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event for the exception whose name begins the line."""
+        """Yield an event for the exception that is named at the beginning of the line."""
         if self._continues:
             yield from self._continued_by(line)
         if line.number == self._nested_line or self._announces(line):
@@ -433,7 +433,10 @@ class PythonErrors(EventFormat):
         return True
 
     def _read_begin(self, line: EventLine) -> None:
-        """Read the first line of a traceback, which may belong to a handled or to a wrapped exception."""
+        """Read the first line of a traceback.
+
+        The exception may have been handled, or another exception may have wrapped it.
+        """
         label = _label(line.text, line.text.index(_BEGIN)).removesuffix("Original").rstrip()
         of_rank = _OF_RANK.search(line.text)
         if label in self._wrappers and (_ORIGINAL in line.text or of_rank is not None):

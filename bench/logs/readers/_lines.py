@@ -80,7 +80,7 @@ _MOST_PREFIXES = 8
 def lines(
     chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, messages: bool = True
 ) -> Iterator[Line]:
-    """Yield the lines of a text that comes in chunks of any size, cleaned and stripped.
+    """Yield the cleaned and stripped lines of a text that comes in chunks of any size.
 
     Each line has the same number as in the file.
 

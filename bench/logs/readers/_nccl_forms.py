@@ -1,4 +1,4 @@
-"""Recognise and parse lines of nccl-tests and its launchers, except rows."""
+"""Recognise and parse the lines of nccl-tests and of its launchers that are not rows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def failure(text: str) -> tuple[str, bool] | None:
 
 
 def source(number: int, text: str) -> NamedPattern | None:
-    """Return the program of the source file that a failure names (all_reduce.cu).
+    """Return the program whose source file a failure names, such as all_reduce.cu.
 
     Return None if the text names no source file.
     """

@@ -6,10 +6,10 @@ Before version 2.13, tables of reductions had no column `root`, and tables of co
 before 2.13, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a
 header, the number of fields shows which columns exist. Each half of a row has four or eight fields, so one additional
 field must be the root. The reader never guesses a column from the value of a field. If a column cannot contain its
-value, the row is unreadable. Figures are therefore never shifted by a column. Times are in microseconds. Rates are in
-10^9 bytes per second.
+value, the row is unreadable. Values are therefore never read from a neighbouring column. Times are in microseconds.
+Rates are in 10^9 bytes per second.
 
-In 2018, the header was `bytes N type [op] [root]`, times were in milliseconds with three decimals, and the largest
+In 2018, the header was `bytes N type [op] [root]`, and times were in milliseconds with three decimals. The largest
 deviation was named `res` or `delta`.
 """
 

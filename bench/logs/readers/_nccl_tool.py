@@ -173,7 +173,7 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `2.19.6`, which is printed since 2.17.
+        """Return the version, such as `2.19.6`. nccl-tests prints the version since 2.17.
 
         Return None if the output contains no version.
         """

@@ -1,4 +1,4 @@
-"""Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+"""Define what each test of nvbandwidth copies, according to its source code (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
   every version, the arrows that are printed above these tables show the wrong direction.

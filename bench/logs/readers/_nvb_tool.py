@@ -1,8 +1,8 @@
 """Run nvbandwidth: build its arguments, and convert its matrices to records.
 
-One process copies between all GPUs that it sees. A start measures one size. A sample is 16 copies, all queued before
-the first copy begins. CUDA events time the sample, and the printed rate is the median of the samples. These tables are
-used:
+One process copies between all GPUs that it sees. A start measures one size. A sample consists of 16 copies, which are
+all queued before the first copy begins. CUDA events time the sample, and the printed rate is the median of the samples.
+These tables are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce
                   all at once    host_to_all_..., all_to_host_...
@@ -248,7 +248,7 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """Return (table, factor) for each table of a test. The rate of one direction is the printed rate x factor."""
+    """Return (table, factor) for each table of a test. The rate of one direction is the printed rate times `factor`."""
     verb = "read" if "_read_" in name else "write"
     both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:

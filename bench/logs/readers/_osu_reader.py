@@ -2,8 +2,9 @@
 
 In a bandwidth test, OSU sends a window of messages and waits for one acknowledgement. linkbench's pipelined ping-pong
 works in the same way. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
-reader divides these sums by the number of directions or pairs, so a row is one direction of one pair. A table is a line
-of titles and lines of numbers. All numbers except counts have two decimals. The titles depend on version and options:
+reader divides these sums by the number of directions or pairs, so each row has the rate of one direction of one pair. A
+table consists of a line of titles and several lines of numbers. All numbers except counts have two decimals. The titles
+depend on version and options:
 
 - `Latency (us)`, and from 3.x on also `Avg Latency(us)`
 - `Bandwidth (MB/s)`, and in 3.x also `Bi-Bandwidth (MB/s)`

@@ -202,6 +202,6 @@ class UcxPerftest(FiguresReader):
     new_run = UcxRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the first line of the banner, the titles of the table, or the titles of its CSV."""
+        """Check whether the line begins the banner, or has the column titles of the table or of the CSV output."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_API, _UNITS, _TITLES, _CSV))

@@ -2,8 +2,8 @@
 
 According to the program's source, 1 GBps is 1e9 bytes per second, and payloads are in KiB, MiB or GiB. In the versions
 of January 2025, KB, MB and GB are powers of two, and 1 GBps is 2^30 bytes per second. The version of 2024 measured only
-one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A pasted table may
-lack its title.
+one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A table that was
+pasted into a file may lack its title.
 """
 
 from __future__ import annotations

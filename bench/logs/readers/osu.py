@@ -1,10 +1,10 @@
 """Read tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
 linkbench can also run the latency programs (7.x) to compare them with the transport `mpi`. For allgather, alltoall,
-gather and scatter, OSU prints the block of one rank as the size, so S = n * size. For other patterns, the printed size
-is S. For a collective, OSU prints the average of the ranks' mean times. For osu_latency, OSU prints half of the mean
-round-trip time, as measured by the first rank. OSU's default type is MPI_CHAR. Sums of characters are far slower than
-sums of floats, so linkbench runs reductions with mpi_float.
+gather and scatter, OSU prints the block of one rank as the size, so S is this size times the number of ranks. For other
+patterns, the printed size is S. For a collective, OSU prints the average of the ranks' mean times. For osu_latency, OSU
+prints half of the mean round-trip time, as measured by the first rank. OSU's default type is MPI_CHAR. Sums of
+characters are far slower than sums of floats, so linkbench runs reductions with mpi_float.
 """
 
 from __future__ import annotations

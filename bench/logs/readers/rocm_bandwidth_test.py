@@ -1,8 +1,8 @@
 """Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
-According to the program's source, GB/s are 1e9 bytes per second. A bidirectional rate is the sum of both directions. A
-copy inside one device counts the read and the written bytes. The tool numbers all devices together, CPUs first. The
-reader numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
+According to the program's source, GB/s are 1e9 bytes per second. A bidirectional rate is the sum of both directions.
+For a copy inside one device, the printed rate counts both the read and the written bytes. The tool numbers all devices
+together, CPUs first. The reader numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
 """
 
 from __future__ import annotations

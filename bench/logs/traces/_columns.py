@@ -95,7 +95,7 @@ class Launches:
         return found
 
     def of(self, correlation: int) -> Launch | None:
-        """Return the call with this correlation."""
+        """Return the call with this correlation number."""
         known, order = self._by_correlation()
         place = int(np.searchsorted(known, correlation))
         if place == len(known) or known[place] != correlation:

@@ -93,8 +93,8 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
     Annotations define the phases. If the backward pass has no annotation, autograd's operators show when the backward
     pass ran.
 
-    host: ranges sorted by start. If several ranges have the same start, the longest range comes first.
-    main: the thread whose annotations are used.
+    `host`: ranges sorted by start. If several ranges have the same start, the longest range comes first.
+    `main`: the thread whose annotations are used.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:
@@ -113,7 +113,7 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
 def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
     """Yield the backward passes.
 
-    A backward pass is a sequence of autograd's operators without other top-level operators.
+    A backward pass is a sequence of autograd's operators that no other top-level operator interrupts.
     """
     start = end = None
     inside = -np.inf

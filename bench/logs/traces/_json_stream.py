@@ -24,7 +24,7 @@ class DamagedError(Exception):
 
 
 class JsonStream:
-    """The members of the array `key` of a document.
+    """The members of the array under the key `key` of a document.
 
     If the document itself is an array, the stream yields the members of the document. `others` contains the values of
     the other keys of the document. `num_members` counts the members that were read.

@@ -89,7 +89,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Map each communicator to its number of ranks and this process's rank.
+    """Map each communicator to the number of its ranks and to this process's rank.
 
     A communicator is known only if its creation or its destruction was recorded.
     """

@@ -49,7 +49,7 @@ class Database:
         return table in self.columns and all(column in self.columns[table] for column in columns)
 
     def first_column(self, table: str, *columns: str) -> str | None:
-        """Return the first of the columns that the table has."""
+        """Return the first of these columns that exists in the table."""
         return next((column for column in columns if self.has(table, column)), None)
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
@@ -76,7 +76,7 @@ class Database:
         return found.view(np.int64).reshape(-1, len(columns))
 
     def integer(self, table: str, column: str) -> str:
-        """Return the SQL expression of a column as an integer."""
+        """Return an SQL expression that reads a column as an integer."""
         return f'COALESCE(CAST("{column}" AS INTEGER), {UNKNOWN})' if self.has(table, column) else str(UNKNOWN)
 
     def _columns(self, table: str) -> frozenset[str]:

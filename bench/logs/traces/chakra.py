@@ -57,8 +57,8 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 class _Node:
     """One node. Times are in microseconds, or None if unknown.
 
-    op: the operation of a collective or message. is_host: whether the node ran on the host. A node that did not run on
-    the host is a kernel.
+    `op`: the operation of a collective or message.
+    `is_host`: whether the node ran on the host. A node that did not run on the host is a kernel.
     """
 
     number: int

@@ -127,7 +127,7 @@ def _time(value: Any) -> int | None:
 
 
 def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
-    """Yield the records of each rank. The records of a process with several ranks are divided by their rank numbers."""
+    """Yield the records of each rank. If a process has several ranks, its records are grouped by rank number."""
     processes: dict[tuple[str, int], list[_Finished]] = defaultdict(list)
     for one in found:
         processes[one.process].append(one)

@@ -142,7 +142,7 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of the file's time 0.
+        """Return the Unix time that corresponds to time 0 of the file.
 
         The file states the start of the capture on its own clock and on the Unix clock.
         """
@@ -270,7 +270,7 @@ class _Rank:
         return f'("globalTid" & {_PROCESS_MASK}) = {self._process & _PROCESS_MASK}'
 
     def _read_calls(self) -> _Integers:
-        """Return (start, end, correlation, thread, name) of the calls of CUDA."""
+        """Return (start, end, correlation, thread, name) of each CUDA call."""
         columns = ("start", "end", "correlationId", "globalTid", "nameId")
         return self._read(_RUNTIME, columns, self._of_host(_RUNTIME))
 
@@ -415,7 +415,7 @@ class _Rank:
         return max(by_thread.values(), key=len, default=[])
 
     def _read_ranges(self) -> list[HostRange]:
-        """Return the NVTX ranges, sorted, in nanoseconds since the file's time 0.
+        """Return the NVTX ranges in sorted order. Times are in nanoseconds since the file's time 0.
 
         Operators inside other operators are left out.
         """

@@ -2,8 +2,8 @@
 
 The category of an event determines its type. If the category is not sufficient, the name of the event determines the
 type. Times are in microseconds of the Unix clock, or in microseconds since `baseTimeNanoseconds`. The reader was tested
-with files of 2021 to 2026. These files contain old and new names (`Operator` and `cpu_op`, `Kernel` and `kernel`,
-`ncclKernel_*` and `ncclDevKernel_*`), and collectives with and without metadata.
+with files of 2021 to 2026. In these files, names have an old or a new form (`Operator` or `cpu_op`, `Kernel` or
+`kernel`, `ncclKernel_*` or `ncclDevKernel_*`). Only some files contain metadata of collectives.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class _Reading:
             places[key] += 1
 
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
-        """Return the name, the members and the size of the group of a collective.
+        """Return the name, the members and the size of a collective's group.
 
         A value that the file does not state is None.
         """
