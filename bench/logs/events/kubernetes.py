@@ -107,9 +107,9 @@ _MOST_KEPT = 4_000
 class PodEvents(SignFormat):
     """Yields one event for each line. An event that the cluster reports names its pod.
 
-    A message that a pod lacks a node or an image is not a failure if the pod later got one, or if its containers
-    started. A message without a pod's name may be about any pod, because `kubectl describe pod` names its pod only at
-    the beginning. If a container runs now, an earlier end of this container is not a failure.
+    A message that a pod lacks a node or an image is not a failure if the text also says that the pod got one, or that
+    its containers started. A message without a pod's name may be about any pod, because `kubectl describe pod` names
+    its pod only at the beginning. If a container runs now, an earlier end of this container is not a failure.
     """
 
     hints = (
@@ -207,7 +207,7 @@ class PodEvents(SignFormat):
             self._waiting = [event for event in self._waiting if not _is_over(event, pod)]
 
     def _is_solved(self, event: Event) -> bool:
-        """Whether the problem in the event was solved: the pod got its node or its image, or it ran later."""
+        """Whether the problem in the event was solved: the pod got its node or its image, or it ran."""
         pod = event.facts.get("pod")
         if pod is not None and pod in self._went_on:
             return True
