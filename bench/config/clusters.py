@@ -80,7 +80,7 @@ def load_site(path: Path) -> InstanceTypes:
 def cluster(path: Path, name: str) -> Cluster:
     """Return one cluster of a bench.yaml. The name `local` means this machine and needs no entry.
 
-    Raises UsageError with the nearest name, or all names, if there is no such cluster.
+    If there is no such cluster, raises UsageError with the nearest name or with all names.
     """
     clusters = {"local": Cluster("local"), **load_clusters(path)}
     if name not in clusters:
@@ -133,7 +133,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
     """Check that no host is in two racks.
 
-    If `hosts:` is given, also check that `hosts:` names each host of each rack.
+    If `hosts:` is given, also check that every host of a rack is in `hosts:`.
     """
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():

@@ -17,7 +17,8 @@ _PIP_NAMES = {"cupy": "cupy-cuda13x"}  # pip would have to compile the package `
 def config_file(given: Path | None = None) -> Path:
     """Return the path `given`.
 
-    If `given` is None, return bench.yaml in the working directory. If there is none, return the package's bench.yaml.
+    If `given` is None, return bench.yaml in the working directory. If the working directory has no bench.yaml, return
+    the package's bench.yaml.
     """
     if given is not None:
         return given

@@ -18,12 +18,13 @@ from bench.core.units import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One entry of a scenario's `measure`. Every combination of its values is measured.
+    """One entry of a scenario's `measure`. The run measures every combination of the entry's values.
 
     `transports`: None means the transports that suit the machine.
     `nodes`: None means all nodes of the cluster.
     `least_ranks`: worlds with fewer ranks are skipped.
-    `values`: for each factor that the entry names, the values to measure. Every other factor has its default value.
+    `values`: for each factor that the entry names, the values to measure. A factor that the entry does not name has its
+        default value.
     `env`: for each environment variable, the values to measure.
     `tools`: other benchmarks to run as well.
     """
@@ -46,7 +47,7 @@ class Measurement:
 class Scenario:
     """A scenario.
 
-    `budget_s`: seconds for one launch of all jobs.
+    `budget_s`: the time budget in seconds for one launch of all jobs together.
     `max_s`: seconds for one row.
     `launches`: the number of launches of each job.
     `text`: the unchanged text of the file, which is kept with the results.
@@ -63,13 +64,16 @@ class Scenario:
 
 
 def load_scenario(name_or_path: str, folder: Path) -> Scenario:
-    """Return a scenario by its name in `folder`, or by its path. Raises UsageError naming line, column and key."""
+    """Return a scenario by its name in `folder`, or by its path.
+
+    Raises UsageError with the line, the column and the key of a mistake.
+    """
     file = load(find("scenario", name_or_path, folder))
     return Scenario(name=file.path.stem, path=file.path, text=file.text, **schema.read(file, _SCENARIO))
 
 
 def _content(varied: Factor) -> Content:
-    """Return the Content that parses the values of a factor into a tuple.
+    """Return the `Content` object that parses the values of a factor into a tuple.
 
     If the factor can have only one value in each entry of a scenario, the tuple has one element.
     """

@@ -1,10 +1,11 @@
-"""Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
+"""Describe a YAML file by a schema.
 
-Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
-file in two passes. The first pass finds unknown keys. This pass is first because a misspelt key often explains why a
-required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
-uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the field of the section's
-dataclass keeps its default value.
+A schema defines the keys, how each value is parsed, and which conditions the values must meet. Each kind of file has
+one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a file in two passes. The
+first pass finds unknown keys. This pass is first because a misspelt key often explains why a required key is missing.
+The second pass reads every value as the user typed it, with the parser that the command line uses. Each mistake is one
+UsageError with file, line, column and key. If a file omits a key, the field of the section's dataclass keeps its
+default value.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class KeyMistake(UsageError):
-    """An error in a value that contradicts another value.
+    """The error for a value that contradicts another value in the file.
 
     The method `make` of a section raises this error. The error message then points at the key `key` in the file. If
     `at_value` is true, the message points at the value of `key` instead.
@@ -41,14 +42,14 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """A description of the values that a file may contain at one place, and of the way to read them."""
+    """Defines which values one position in a file may have, and reads the value at this position."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
 
     @abstractmethod
     def read(self, file: YamlFile, loc: Loc) -> Any:
-        """Return the value at `loc`. Raises UsageError at its place."""
+        """Return the value at `loc`. Raises UsageError that names the line and column of a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class Section(Content):
         return build(file, loc, partial(self.make, **found), typed_as)
 
     def key_names(self) -> Iterator[str]:
-        """Yield the names of all keys of this section and of the sections inside it, as error messages show them."""
+        """Yield the name of every key in this section and in its nested sections, spelt as in error messages."""
         for field, key in self.keys.items():
             yield _names(field, key)[0]
             if isinstance(key.content, Section):
@@ -153,7 +154,7 @@ class NamedEntries(Content):
     """A mapping whose keys are names that the user chose.
 
     `name` is the parser of the names, and `value` is the parser of their values.
-    `named`: a function that combines a name and its value into one object, if the object must contain its name.
+    `named`: a function that builds an entry from a name and its value. By default, the entry is the value alone.
     """
 
     name: Parse
@@ -200,7 +201,10 @@ class Entries(Content):
 
 @dataclass(frozen=True, slots=True)
 class Either(Content):
-    """A value that may be a mapping or something else. `mapping` reads a mapping, and `other` reads any other value."""
+    """A value that is either a mapping or a value of another form.
+
+    `mapping` reads a mapping, and `other` reads any other value.
+    """
 
     mapping: Content
     other: Content
@@ -226,7 +230,7 @@ def load(path: Path, kind: Section) -> Any:
 
 
 def read(file: YamlFile, kind: Section) -> Any:
-    """Read a file that is already parsed, in the same way as `load`."""
+    """Read the values of a file that is already parsed, in the same way as `load`."""
     kind.check_keys(file, ())
     return kind.read(file, ())
 
@@ -234,7 +238,7 @@ def read(file: YamlFile, kind: Section) -> Any:
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
     """Return the result of `make()`.
 
-    If `make` raises UsageError, add the place of the section to the message. The section is at `loc`.
+    If `make` raises UsageError, add the section's position in the file to the message. The section is at `loc`.
 
     `typed_as`: maps each field to the spelling of its key in the file.
     """

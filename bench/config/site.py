@@ -17,8 +17,9 @@ from bench.hardware.catalogue import Instance, Price
 class OwnInstance:
     """One entry of `instances` in bench.yaml.
 
-    The entry says how the type differs from the type `like`. If `like` is None, the entry changes the catalogue's type
-    of the same name. If a field is None, the field's value is that of the other type.
+    The entry lists the properties in which the type differs from the instance type that `like` names. If `like` is
+    None, the entry changes the catalogue's type of the same name. A field that is None keeps the value of the type on
+    which the entry is based.
 
     `links`: the rate of each link in bytes per second.
     `price`: dollars per hour on `price_date`.
@@ -41,7 +42,7 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True)
 class InstanceTypes:
-    """All instance types by name. The site's own types are last.
+    """All instance types by name. The site's own types come after the catalogue's types.
 
     `own`: the names of the types that bench.yaml defines.
     """
@@ -50,14 +51,17 @@ class InstanceTypes:
     own: tuple[str, ...] = ()
 
     def instance(self, name: str) -> Instance:
-        """Return the type that `name` names or abbreviates.
+        """Return the instance type with this name, which may be abbreviated.
 
-        Raises UsageError if `name` fits no type or several types.
+        Raises UsageError if no instance type or more than one instance type matches `name`.
         """
         return self.instances[catalogue.full_name(name, tuple(self.instances))]
 
     def links(self, name: str, ranks_per_node: int) -> NodeLinks:
-        """Return the links of one node. Raises UsageError for an unknown name and for more ranks than GPUs."""
+        """Return the links of one node.
+
+        Raises UsageError if the name is unknown or if `ranks_per_node` exceeds the number of GPUs.
+        """
         found = self.instance(name)
         if ranks_per_node > found.gpus:
             raise UsageError(
@@ -121,10 +125,10 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 
 
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
-    """Return the catalogue's type for a run, the site's rates for this type, and why a run cannot use the type.
+    """Return the catalogue's type for a run, the site's link rates, and the reason if a run cannot use the type.
 
-    The reason is '' if a run can use the type. bench.yaml may change the rates and the price of a type. If it changes
-    anything else, only predictions can use the type. Raises UsageError for an unknown name.
+    The reason is '' if a run can use the type. bench.yaml may change the rates and the price of a type. If bench.yaml
+    changes any other property, only predictions can use the type. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""

@@ -90,7 +90,7 @@ def instance(typed: str) -> str:
 
 
 def link(typed: str) -> str:
-    """Return the name of a link. A file may set the link's rate to replace the catalogue's rate."""
+    """Return the name of a link. A file may give this link a rate that replaces the catalogue's rate."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
@@ -135,20 +135,20 @@ def _number(typed: str) -> float | None:
 
 
 def pattern(typed: str) -> str:
-    """Return the name of a pattern: a file at the root of the package."""
+    """Return the name of a pattern. Each pattern is a file in the package's root folder."""
     return plugins.check("pattern", typed)
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern whose results can be judged.
+    """Return the name of a pattern to which a gate rule can apply.
 
-    The pattern is a pattern of this suite, or a copy pattern that only other tools measure.
+    The pattern is either a pattern of this suite or one of COPY_PATTERNS, which only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """Return the name of a direction, either of rows of this suite or of matrices of another tool."""
+    """Return the name of a direction. Either rows of this suite or matrices of another tool have this direction."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 
@@ -158,12 +158,12 @@ def transport(typed: str) -> str:
 
 
 def tool(typed: str) -> str:
-    """Return the name of another benchmark: a file in logs/readers/."""
+    """Return the name of another benchmark tool. Each tool has a file in logs/readers/."""
     return plugins.check("tool", typed)
 
 
 def launcher(typed: str) -> str:
-    """Return the word auto, or the name of a file in launchers/."""
+    """Return `auto` or the name of a launcher. Each launcher is a file in launchers/."""
     return typed if typed == "auto" else plugins.check("launcher", typed)
 
 

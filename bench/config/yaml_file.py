@@ -2,8 +2,8 @@
 
 PyYAML follows YAML 1.1. In YAML 1.1, `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
 and `1e-3` is text. If a key occurs twice, PyYAML silently uses the last value. This module uses only PyYAML's parser.
-The tables of YAML 1.2.2, section 10.3, give the type of an unquoted word. The module refuses anchors, aliases and tags,
-so every value is written where it is used.
+The type of an unquoted word follows the tables in section 10.3 of the YAML 1.2.2 specification. The module refuses
+anchors, aliases and tags, so every value is written where it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_DIGITS = 4000  # Python refuses to read whole numbers with more digits
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The places of a value and of its key. Lines and columns are counted from 1.
+    """The line and column of a value, and the line and column of the value's key. Lines and columns are counted from 1.
 
     `text`: the text of a scalar as the user typed it.
     """
@@ -66,15 +66,15 @@ class YamlFile:
     def where(self, loc: Loc, key: bool = False) -> str:
         """Return the place of the value at `loc`, such as `scenarios/x.yaml:7:13`.
 
-        If `key` is true, return the place of its key. If the file has no such value, return the place of the nearest
-        parent.
+        If `key` is true, return the place of the value's key. If the file has no such value, return the place of the
+        nearest parent.
         """
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
         return f"{_shown(self.path)}:{line}:{column}"
 
     def typed(self, loc: Loc = ()) -> Any:
-        """Return the part of `value` at `loc`. Scalars are texts as the user typed them.
+        """Return the part of `value` at `loc`. Each scalar is returned as the text that the user typed.
 
         For example, `012` stays "012".
         """
@@ -88,7 +88,7 @@ class YamlFile:
         return self.places[loc].text
 
     def present(self, loc: Loc) -> Loc:
-        """Return the longest beginning of `loc` that exists in the file."""
+        """Return the longest leading part of `loc` that exists in the file."""
         while loc not in self.places:
             loc = loc[:-1]
         return loc
@@ -99,9 +99,9 @@ class YamlFile:
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """Return the path of a file, given by its name in `folder` or by its path.
+    """Return the path of a file. The user gives the file's name in `folder`, or its path.
 
-    Raises UsageError with the nearest name.
+    If no file has this name, raises UsageError with the nearest name.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
@@ -126,7 +126,7 @@ def dotted(loc: Loc) -> str:
 
 
 def load(path: Path) -> YamlFile:
-    """Parse one file. Raises UsageError with file, line and column if it is not strict YAML."""
+    """Parse one file. Raises UsageError with file, line and column if the file is not strict YAML."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -156,7 +156,7 @@ def read(raw: bytes, path: Path) -> YamlFile:
 
 
 class _Reader:
-    """Builds plain values from the parser's events and records their places."""
+    """Builds plain values from the parser's events, and records the position of each value in the file."""
 
     def __init__(self, path: Path, places: dict[Loc, Written], events: Iterator[Any]) -> None:
         self._path, self._places, self._events = path, places, events
@@ -257,7 +257,7 @@ def _error(path: Path, line: int, column: int, message: str) -> UsageError:
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Return the line and the column of the first character after `before`. Both numbers start at 1."""
+    """Return the line and column of the character that follows the bytes `before`. Both numbers start at 1."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 

@@ -41,7 +41,7 @@ class Side:
     """One side of a comparison: the arguments of `linkbench run`, and environment variables for its process.
 
     `python`: the interpreter of the side's environment.
-    `results`: the folder that contains the run of this side and no other run.
+    `results`: a folder that contains only the run of this side.
     """
 
     words: tuple[str, ...]
@@ -51,9 +51,9 @@ class Side:
 
     @classmethod
     def of(cls, text: str, results: Path) -> Side:
-        """Parse `NAME=value ... scenario --option ...`. The variable PYTHON is the side's interpreter.
+        """Parse `NAME=value ... scenario --option ...`. The value of PYTHON is the path of the side's interpreter.
 
-        Raises UsageError if the quotes do not match.
+        Raises UsageError if a quotation mark in the text has no partner.
         """
         try:
             words = shlex.split(text)
@@ -68,11 +68,11 @@ class Side:
 
     @property
     def folder(self) -> Path:
-        """The folder of the side's run. It exists after the first launch."""
+        """The folder of the side's run. The folder exists after the side's first launch."""
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:
-        """Measure one launch of a plan of `most` launches.
+        """Measure the launch with the number `launch` of a plan that has `most` launches.
 
         If the launch fails, the error has the exit code of the launch.
         """
@@ -107,7 +107,10 @@ def _config_of(words: tuple[str, ...]) -> list[str]:
 
 
 def alternate(a: Side, b: Side, most: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Measure launches of both sides in the order A B, B A, A B, ... Yields the number of launches after each pair."""
+    """Measure launches of both sides in the order A B, B A, A B, ...
+
+    After each pair, yields the number of finished launches of each side.
+    """
     for launch in range(1, most + 1):
         sides = (("A", a), ("B", b)) if launch % 2 else (("B", b), ("A", a))
         for name, side in sides:

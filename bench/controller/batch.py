@@ -118,7 +118,9 @@ def inner_controller(
 
 
 def run(jobs: Sequence[Job], text: str, folder: Path, cluster: str, say: Say, tick: Say) -> AllocationEnd:
-    """Submit the script `text` and wait until its Slurm job ends. Ctrl-C or an exception of `tick` cancels the job.
+    """Submit the script `text` and wait until its Slurm job ends.
+
+    If the user presses Ctrl-C or `tick` raises an exception, the Slurm job is cancelled.
 
     Raises RefusedError if Slurm rejects the job or reports that it can never start. Raises MeasurementError if
     slurmctld stops answering.
@@ -159,8 +161,8 @@ def interrupted() -> dict[str, Any]:
 def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
     """Return the outcomes of all jobs.
 
-    The outcome of a failed job also names the allocation's failure, which may be the cause. If a job was interrupted or
-    has no outcome, the allocation's failure is the outcome.
+    The outcome of a failed job also names the allocation's failure, which may be the cause. A job that was interrupted
+    or has no outcome gets the allocation's failure as its outcome.
     """
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
     if failure is None:
@@ -206,7 +208,7 @@ class _Tail:
         self.error = ""  # the inner controller's error, if it had one
 
     def lines(self) -> list[str]:
-        """Return the complete lines since the last call, without error lines.
+        """Return the complete lines that were added since the last call, except error lines.
 
         The attribute `error` has the last error line.
         """
@@ -304,7 +306,7 @@ def _state(job_id: str) -> tuple[str, str]:
 def _state_at_end(job_id: str) -> _SlurmState:
     """Return the final state of a job.
 
-    The source is slurmctld or, if slurmctld no longer lists the job, the accounting (sacct).
+    The state comes from slurmctld. If slurmctld no longer lists the job, the state comes from the accounting (sacct).
     """
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
@@ -323,7 +325,7 @@ def _nodes(text: str) -> str:
 
 
 def _exit_code(text: str) -> int | None:
-    """Return the exit code in Slurm's `code:signal`, or None if this code is not a number."""
+    """Return the exit code from a Slurm text of the form `code:signal`, or None if the code is not a number."""
     code = text.partition(":")[0]
     return int(code) if code.isdecimal() else None
 

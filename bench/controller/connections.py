@@ -2,8 +2,8 @@
 
 On each host, a process called keeper (controller/keeper.py) runs some of the commands. A command gets a keeper if it
 belongs to a job of the controller (BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process
-ends before a command with a keeper, the command continues. A new agent then requests the remaining output. A command
-without a keeper ends when its agent ends.
+ends too early, a command with a keeper continues. A new agent then requests the remaining output. A command without a
+keeper ends when its agent ends.
 
 For each lost connection, a line of JSON records the host, a code and facts. These lines are in the file
 `connections.jsonl` in the job's heartbeat folder, where the controller reads them. Connections that mpirun opens are
@@ -44,9 +44,9 @@ Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
     """Run a command on all hosts in parallel. Returns the exit code of the first host that fails.
 
-    If no host fails, returns EXIT_TERMINATED after a TERM, and 0 otherwise.
+    If no host fails, returns EXIT_TERMINATED if a TERM arrived, and 0 otherwise.
 
-    A TERM closes all connections. Call the function in the main thread, because it handles the signal.
+    A TERM closes all connections. The function installs a signal handler, so the caller must be in the main thread.
     """
     terminated = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: terminated.set())
@@ -125,9 +125,9 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent, and drop the output of the agent that was not passed on.
+        """End the current agent, and discard the agent's output that was not passed on.
 
-        The keeper sends the dropped output again.
+        The keeper sends the discarded output again.
         """
         os.close(self._pipe)
         if self._process is not None and self._process.poll() is None:
@@ -141,7 +141,8 @@ class Connection:
     def _lose(self, ended: int | None) -> int | None:
         """Handle an agent that ended before the command.
 
-        Returns None if the command has started, because a new agent may then reach it. Otherwise returns an exit code.
+        If the command has started, returns None, because a new agent may reconnect to the command. Otherwise returns an
+        exit code.
         """
         self._stop()
         if not self._ever_found:  # the command never started there

@@ -1,4 +1,4 @@
-"""Find the cluster on which a stored run continues, in today's bench.yaml and never in the stored plan.
+"""Find the cluster for a resumed run in the current bench.yaml, not in the stored plan.
 
 A plan contains shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run
 trusts bench.yaml, but may not know the contents of a results folder.

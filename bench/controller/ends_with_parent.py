@@ -3,8 +3,8 @@
     python -I -S ends_with_parent.py PARENT COMMAND ...
 
 PARENT is the process id of the caller. COMMAND replaces this process. Only Linux can end a command in this way;
-elsewhere COMMAND runs as usual. The options -I and -S make Python start sooner, and independently of the environment of
-COMMAND.
+elsewhere COMMAND runs as usual. With the options -I and -S, Python starts faster and does not depend on the environment
+of COMMAND.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def end_with(parent: int) -> None:
-    """Make the kernel send TERM to this process, also after `exec`, when its parent ends.
+    """Make the kernel send TERM to this process when the parent process ends. This setting survives `exec`.
 
-    More exactly, the kernel sends the signal when the thread of the parent that started this process ends.
+    The kernel sends the signal as soon as the parent's thread that started this process ends.
     """
     if sys.platform != "linux":
         return

@@ -1,7 +1,7 @@
 """Run one job in a process session of its own, watch the job, and end all its processes.
 
-The command runs under a shell after the cluster's set-up lines. The command's ranks write the results file. Their
-output goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
+A shell runs the cluster's set-up lines and then the command. The command's ranks write the results file. The output of
+the ranks goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
 leftover processes by this id and ends no other processes.
 """
 
@@ -54,8 +54,8 @@ _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 class Outcome:
     """How a job ended.
 
-    `what`: the text that describes the failure, or None if the job succeeded.
-    `code`, `facts`: the failure as a code with facts.
+    `what`: the description of the failure, or None if the job succeeded.
+    `code`, `facts`: the failure's code, and the facts that belong to this code.
     `exit_code`: the exit code of the launcher.
     `rank`, `host`: the rank and the host that caused the failure, if known.
     `refused`: whether the ranks refused to measure before they measured a row.
@@ -74,7 +74,7 @@ class Outcome:
     remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
-        """Return a copy of this outcome with `failure` as its failure."""
+        """Return a copy of this outcome that describes `failure`."""
         return replace(
             self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
         )
@@ -123,7 +123,7 @@ def run(
 
 
 class _RunningJob:
-    """A job that runs, and what the controller sees of it.
+    """A running job, and what the controller knows about the job.
 
     `deadline_s`: the timeout of a rank's heartbeats.
     `log_from`: the position in the job's log at which the output of this attempt begins.
@@ -169,7 +169,7 @@ class _RunningJob:
         return late
 
     def evidence(self, exit_code: int | None, late: Coded | None) -> FailureEvidence | None:
-        """Gather what shows why the job failed. Return None if the job succeeded."""
+        """Gather the evidence that shows why the job failed. Return None if the job succeeded."""
         heard = self._has_rows() or heartbeat.read_all(self._beats)
         if exit_code == 0 and heard and not _cut_short(self._beats):
             return None
@@ -238,7 +238,7 @@ class _SilenceTimer:
     """Measures the time since each rank's last new heartbeat. Only this machine's clock is used.
 
     The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). During such a
-    pause, the ranks may have been paused, too. `paused_s` is the sum of all pauses in seconds.
+    pause, the ranks may have been paused as well. `paused_s` is the sum of all pauses in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -295,7 +295,7 @@ class _SilenceTimer:
 def _machine_slept_s() -> float:
     """Return the total seconds for which this machine was suspended since it booted.
 
-    The result is 0 if no clock counts suspended time.
+    The result is 0 if the system has no clock that includes the time in suspension.
     """
     boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(boot_clock) - time.monotonic()
@@ -357,9 +357,9 @@ def _start(
 
 
 def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
-    """Return a tool's command with a wrapper around the tool's program.
+    """Return a tool's command in which a wrapper starts the tool's program.
 
-    The wrapper acquires the leases that a rank of this suite acquires. After that, the wrapper starts the program.
+    The wrapper first acquires the same leases as a rank of this suite. Then the wrapper starts the program.
     """
     words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
     at = command.index(job.tool_program)
@@ -367,7 +367,7 @@ def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[st
 
 
 def _expected(job: Job) -> str:
-    """Return the job's world in the form of `--expect`, with host names if their order is known."""
+    """Return the job's world as a value of the option `--expect`. The value names the hosts if their order is known."""
     hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
     return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
@@ -381,8 +381,8 @@ def ended_with_controller(group: int, lease_file: Path, ends_within_s: float) ->
     the controller lives. When the controller's process has ended, the guard sends TERM to the local process group.
     After `ends_within_s` seconds, the guard sends KILL. A stopped controller (Ctrl-Z) does not end the job.
 
-    Without a guard, the lease would lapse. The context therefore yields a function that starts a new guard if the guard
-    has ended. Raises RefusedError if the first guard cannot be started.
+    Without a guard, no process renews the lease, and the lease expires. The context therefore yields a function that
+    starts a new guard if the guard has ended. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -424,8 +424,8 @@ def _guard(group: int, lease_file: Path, ends_within_s: float, reading: int) -> 
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
     """Send TERM, then KILL, to the job's process group and to all processes with the job's id.
 
-    The processes are ended on every host, or only on this machine if the job succeeded (`well`). Returns the hosts that
-    did not answer.
+    The function ends the processes on every host, or only on this machine if the job succeeded (`well`). Returns the
+    hosts that did not answer.
     """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -443,7 +443,10 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Return the output of the ranks and the launcher in this attempt. It is the job's log from byte `start` on."""
+    """Return the output of the ranks and the launcher in this attempt.
+
+    This output is the part of the job's log after byte `start`.
+    """
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
@@ -512,7 +515,7 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
 def _size(file: Path) -> int:
     """Return a file's size in bytes, or 0 if there is no file.
 
-    The file is opened first. Without this step, NFS may not show what other hosts wrote.
+    The function opens the file first, because NFS may otherwise not show what other hosts wrote.
     """
     with contextlib.suppress(OSError), file.open("rb") as opened:
         return opened.seek(0, os.SEEK_END)
@@ -528,7 +531,10 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Check whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
+    """Check whether a rank ended before it finished its work.
+
+    Some launchers report exit code 0 even if a rank ended early.
+    """
     return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 

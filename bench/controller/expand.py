@@ -103,7 +103,7 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
 
 
 def _key(coded: Coded) -> tuple[str, str]:
-    """Return a key that is equal for two values with the same code and facts."""
+    """Return a key that is the same for all `Coded` values with equal codes and facts."""
     return coded.code, repr(sorted(coded.facts.items()))
 
 
@@ -151,7 +151,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _transports(m: Measurement, site: Site, modelled: bool) -> dict[str, tuple[str, ...]]:
-    """Return the transports of each pattern of a measurement."""
+    """Map each pattern of a measurement to its transports."""
     if modelled:
         return dict.fromkeys(m.patterns, names_with("modelled"))
     return {
@@ -162,10 +162,10 @@ def _transports(m: Measurement, site: Site, modelled: bool) -> dict[str, tuple[s
 def _values(
     varied: Factor, m: Measurement, pattern: Pattern, transport: str, named: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """Return the values of a factor that are measured.
+    """Return the values of a factor to measure.
 
-    If the pattern or transport ignores the factor, only the default value is measured. If all transports that the
-    measurement names must refuse the factor, the result has all values, so that the plan reports the skipped jobs.
+    If the pattern or the transport ignores the factor, the result is only the factor's default value. If every
+    transport in `named` must refuse the factor, the result has all values. The plan then lists the skipped jobs.
 
     `named`: the transports that the user requires; empty if the plan may choose them.
     """
@@ -182,9 +182,9 @@ def _none_obeys(varied: Factor, named: tuple[str, ...]) -> bool:
 
 
 def _ignored_factors(m: Measurement, site: Site, modelled: bool) -> list[CodedRemark]:
-    """Return a remark for each factor that the measurement sets and that some or all of its jobs would ignore.
+    """Return a remark for each factor that the measurement sets, if at least one of its jobs would ignore this factor.
 
-    If the measurement names its transports and all of them must refuse the factor, the jobs are skipped instead.
+    If the measurement names only transports that must refuse the factor, the plan skips the jobs instead.
     """
     remarks = []
     chosen_by = _transports(m, site, modelled)
@@ -209,12 +209,12 @@ def _is_set(varied: Factor, m: Measurement) -> bool:
 
 
 def _is_unused(varied: Factor, m: Measurement) -> bool:
-    """Check whether a factor has no effect, because the measurement does not set the factor that it depends on."""
+    """Check whether a factor has no effect because the measurement does not set the factor named by `depends_on`."""
     return bool(varied.depends_on) and not _is_set(FACTOR[varied.depends_on], m)
 
 
 def _with_preset(case: Case) -> Case:
-    """Return the case with the settings of the tool that its field `like` names.
+    """Return the case with the settings of another tool, which the case's field `like` names.
 
     Raises UsageError if the user set one of these settings to another value.
     """
@@ -229,9 +229,9 @@ def _with_preset(case: Case) -> Case:
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
     """Return the transports that `auto` means.
 
-    If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
-    transport for GPUs. If the cluster has no GPUs, the result is every transport for host memory that this machine can
-    run. If this machine can run none of the transports for host memory, the result contains all of them.
+    A pattern with only one transport gets this transport. On a cluster with GPUs, the result is the first transport for
+    GPUs. If the cluster has no GPUs, the result is every transport for host memory that this machine can run. If this
+    machine can run none of these transports, the result contains all transports for host memory.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -253,7 +253,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
 
 
 def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
-    """Return a remark if `hosts:` has more names than `nodes:` allows."""
+    """Return a remark if `hosts:` lists more hosts than the number in `nodes:`."""
     spare = cluster.hosts[cluster.nodes :]
     if not spare:
         return []
@@ -272,7 +272,10 @@ def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded |
 
 
 def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
-    """Return why the transport, the launcher or the tool cannot run the job on this site, or None if they can."""
+    """Return why the transport, the launcher or the tool cannot run the job on this site.
+
+    Return None if the job can run.
+    """
     case, cluster, machine = spec.case, site.cluster, site.machine
     its = case.traits
     if its.modelled and case.pattern in NOT_MODELLED:
@@ -357,7 +360,7 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """Return the case with a time budget of `share_s` seconds, which is an equal part of the run's budget.
+    """Return the case with the time budget `share_s`, the job's equal share of the run's budget in seconds.
 
     If measuring all sizes takes longer than `share_s`, some sizes are omitted.
     """
@@ -379,7 +382,7 @@ def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRema
 
 
 def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
-    """Return a remark if a job exceeds its share of the budget even after thinning."""
+    """Return a remark if a job exceeds its share of the budget even after sizes were omitted."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []
@@ -400,7 +403,10 @@ def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRe
 
 
 def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """Merge skipped jobs with the same transport, variables and reason into one skip that names all their patterns."""
+    """Merge skipped jobs with the same transport, variables and reason.
+
+    The merged skip names all patterns of these jobs.
+    """
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:

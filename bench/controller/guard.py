@@ -4,7 +4,7 @@
 
 `GROUP`: the process group of the job's launcher.
 `LEASE`: the lease file (store/lease.py).
-`SECONDS`: how much time the launcher has to end after TERM.
+`SECONDS`: the time in seconds that the launcher has to end after TERM.
 
 The guard's standard input is a pipe that only the controller holds open. The pipe therefore closes when the
 controller's process ends, and the guard notices this. A controller that is only stopped (Ctrl-Z) keeps its lease. The
@@ -27,7 +27,10 @@ _POLL_S = 1.0
 
 
 def main(group: int, path: Path, ends_within_s: float) -> None:
-    """Wait until the controller reports the job's end. If the controller is gone instead, end the job."""
+    """Wait until the controller reports that the job has ended.
+
+    If the controller ends without this report, end the job.
+    """
     gone = threading.Event()
 
     def renew() -> None:

@@ -1,4 +1,4 @@
-"""Check the replies of a cluster's hosts before a run, with pure functions from facts to findings.
+"""Check the replies of a cluster's hosts before a run. The functions are pure: they turn facts into findings.
 
 A finding prevents the run if the problem would make the run fail, hang or measure the wrong thing. Other findings are
 printed, and the run starts. Each finding names the host and the remedy.
@@ -31,7 +31,7 @@ _MOST_NAMED = 4
 class NamedNic:
     """A network device that the cluster names.
 
-    `where`: the setting that names the device, which is `nics:` or an environment variable of a library.
+    `where`: the setting that names the device, either `nics:` or an environment variable of a library such as NCCL.
     """
 
     where: str
@@ -40,18 +40,21 @@ class NamedNic:
     begins: bool = False  # whether `name` is a prefix that matches several devices (NCCL)
 
     def among(self, facts: Facts) -> bool:
-        """Check whether the host with these facts has the device."""
+        """Check whether a host has the device, according to the host's facts."""
         known = (*facts.interfaces, *(facts.adapters if self.adapter else ()))
         return any(map(self.matches, known))
 
     def matches(self, name: str) -> bool:
-        """Check whether this device has the name `name`."""
+        """Check whether the device `name` is this device.
+
+        If `begins` is true, any name that begins with this device's name matches.
+        """
         return name.startswith(self.name) if self.begins else name == self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Requirements of a plan's jobs on each host. `port`: the rendezvous port of the first host, if ranks use one."""
+    """What the jobs of a plan require of each host. `port`: the rendezvous port of the first host, if ranks use one."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int = 1
@@ -72,7 +75,7 @@ class PreflightFinding:
 
     `refuses`: whether the problem prevents the run.
     `hosts`: the affected hosts.
-    `what`: the text of the message.
+    `what`: the message that describes the problem.
     """
 
     hosts: tuple[str, ...]
@@ -85,7 +88,7 @@ class PreflightFinding:
     def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
         """Make a finding from a code.
 
-        The code's template may also use `host` (the first host) and `named` ("hosts h1, h2").
+        The template of the code can always use `host` (the first host) and `named` (such as "hosts h1, h2").
         """
         known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
         return cls(tuple(hosts), code.words(known), refuses, code, facts)
@@ -117,7 +120,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
 
 
 def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield findings about one host that do not depend on other hosts."""
+    """Yield findings that concern one host and do not depend on other hosts."""
     if host == wanted.hosts[0]:
         yield from _of_first_host(host, facts, wanted)
     on_gpu = any(traits(name).on_gpu for name in wanted.transports)
@@ -178,7 +181,7 @@ def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFi
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield findings about host names that hosts cannot resolve or that resolve to a wrong address.
+    """Yield findings about names of hosts that some hosts cannot resolve, or resolve to a wrong address.
 
     An address is wrong if other hosts cannot reach it.
     """
@@ -236,9 +239,9 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
 
 
 def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
-    """Yield a finding for each value that differs from the most common value.
+    """Yield a finding for each value that differs from the value that is most common among the hosts.
 
-    The finding names the hosts with the differing value.
+    The finding names the hosts that have the different value.
     """
     counts = Counter(values.values())
     if len(counts) < 2:

@@ -1,18 +1,18 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-The last argument of every agent must be the command for the remote shell, as one string, as for ssh. Examples of agents
-are ssh with options, `kubectl exec -i POD -- sh -c` and `docker exec -i NAME sh -c`. Variables and set-up lines may
-contain secrets, and every user of a machine can read all command lines. Therefore variables and set-up lines go through
-the agent's standard input.
+As with ssh, the last argument of every agent is the command for the remote shell, as one string. Examples of agents are
+ssh with options, `kubectl exec -i POD -- sh -c` and `docker exec -i NAME sh -c`. Variables and set-up lines may contain
+secrets, and every user of a machine can read all command lines. Therefore variables and set-up lines go through the
+agent's standard input.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)
 
-The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
+If a connection is lost, the first form of the command keeps the ranks' launchers running (controller/connections.py).
 
-Both forms read three variables. BENCH_AGENT has the words of the agent's command. BENCH_CARRY has the names of the
-variables that the other host must get. BENCH_SETUP has the shell lines that run before the command. These variables are
-necessary because a login on another host does not set the job's variables.
+Both forms of the command read three environment variables. BENCH_AGENT has the words of the agent's command.
+BENCH_CARRY has the names of the variables that the other host must get. BENCH_SETUP has the shell lines that run before
+the command. These variables are necessary because a login on another host does not set the job's variables.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CommandReply:
 
     @property
     def last_line(self) -> str:
-        """The last line of the command's standard error, or its exit code as text if standard error is empty."""
+        """The last line of the command's standard error. If standard error is empty, the exit code as text."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.exit_code}"
 
@@ -75,7 +75,7 @@ def agent_words(agent: Sequence[str], host: str) -> list[str]:
 
 
 def ask(agent: Sequence[str], commands: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
-    """Run one command on each host, on all hosts in parallel. Each command may take `timeout_s`."""
+    """Run one command on each host, on all hosts in parallel. Each command has a timeout of `timeout_s` seconds."""
     if not commands:
         return {}
 
@@ -93,7 +93,7 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
 
 
 def in_rank_environment(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str]) -> HostCommand:
-    """Wrap a command to run in the ranks' environment, with the cluster's set-up lines and variables.
+    """Wrap a command so that it runs in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.
@@ -113,7 +113,7 @@ def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = 
 
 
 def _reader(given: str) -> str:
-    """Return shell text that reads the lines `given` from standard input and then runs these lines.
+    """Return shell code that reads the lines of `given` from standard input and then runs them as commands.
 
     Later commands read an empty standard input.
     """
@@ -147,7 +147,7 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
-    """Return a command that exports the variables listed in BENCH_CARRY, runs the set-up lines, then runs `line`."""
+    """Return a command that exports the variables in BENCH_CARRY, runs the set-up lines, and then runs `line`."""
     carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
     given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
     return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)
@@ -176,10 +176,11 @@ def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Po
 
 
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
-    """Replace this process by the agent.
+    """Replace this process with the agent's command.
 
-    MPI runs this module as `ssh [-x] HOST WORDS...`. The remote shell parses the words. A shell (launchers/agent.sh)
-    starts this process, and BENCH_SHELL has the shell's process id. The agent ends when the shell ends.
+    MPI calls this module in place of ssh, with the arguments `[-x] HOST WORDS...`. The shell on the remote host parses
+    WORDS. A shell (launchers/agent.sh) starts this process, and BENCH_SHELL has the shell's process id. The agent ends
+    when the shell ends.
     """
     if "BENCH_SHELL" in env:
         end_with(int(env["BENCH_SHELL"]))

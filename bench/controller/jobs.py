@@ -39,7 +39,10 @@ _LADDER_MOST = 6  # rounds of the longest ladder, as a multiple of the rounds of
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """Resources of this machine for ranks. `lacks` gives the reason for each transport that cannot run here."""
+    """The resources of this machine that ranks can use.
+
+    `lacks` maps each transport that cannot run on this machine to the reason.
+    """
 
     num_cpus: int
     num_gpus: int
@@ -53,7 +56,7 @@ class LocalMachine:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster, and the patterns, launchers and tools that this machine has for jobs on the cluster."""
+    """A cluster, and the patterns, launchers and tools that are available on this machine for the cluster's jobs."""
 
     cluster: Cluster
     machine: LocalMachine
@@ -66,8 +69,8 @@ class Site:
 class JobSpec:
     """What a job measures, as plan.json stores it.
 
-    `factors`: the scenario's variables.
-    `tool`: the other tool that measures the job. The value is empty if linkbench measures the job.
+    `factors`: the environment variables that the scenario sets, with their values.
+    `tool`: the other tool that measures the job. If linkbench itself measures the job, `tool` is empty.
     """
 
     name: str
@@ -177,7 +180,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs that will run. `remarks` name every choice that the planner made without the user."""
+    """The jobs that will run. `remarks` list every choice that the planner made for the user."""
 
     scenario: str
     cluster: Cluster
@@ -193,7 +196,7 @@ class Plan:
         return sum(job.estimate_s for job in self.jobs)
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
-        """Return the plan as plan.json stores it and `linkbench plan --format json` prints it."""
+        """Return the plan in the form that plan.json stores and `linkbench plan --format json` prints."""
         secrets = set(secrets_of(self.cluster.env))
         for job in self.jobs:
             secrets.update(secrets_of(job.factors))
@@ -293,7 +296,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 
 
 def _described(name: str, launch: int, world: World) -> list[str]:
-    """Return the options that tell ranks their job, if no controller starts them."""
+    """Return the options that describe the job to ranks that start without a controller."""
     return ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
 
 
@@ -301,7 +304,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of rounds for each size and mode.
 
     A ladder (diagnose/ladder.py) chooses its next rounds from the results of its earlier rounds. For a ladder, the
-    result is the number of rounds if no pair is slow.
+    function returns the number of rounds that are needed if no pair is slow.
     """
     if case.is_ladder and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if case.traits.on_gpu else 1)

@@ -4,17 +4,17 @@
     python -m bench.controller.keeper attach NODE OFFSET
 
 `start` forks the keeper. The keeper leaves the connection's session, runs COMMAND and stores the command's output. The
-process that forked the keeper copies this output to the connection. `attach` copies the output, from byte OFFSET on, to
-a later connection. Only processes of the same user can attach. Processes attach through a socket whose name is made of
-the job's id and secret.
+process that ran `start` copies this output to the connection. `attach` copies the output to a later connection,
+beginning at byte OFFSET. Only processes of the same user can attach. Processes attach through a socket whose name is
+made of the job's id and secret.
 
 The keeper also checks whether the controller still renews its lease, which is a file (store/lease.py). When the lease
-is lost, the keeper ends all of the job's processes on its host. Some hosts cannot see the lease file. On such a host,
-the keeper ends these processes after lease.LAPSE_S seconds without a connection.
+is lost, the keeper ends all processes of the job on the keeper's host. Some hosts cannot see the lease file. On such a
+host, the keeper ends these processes after lease.LAPSE_S seconds without a connection.
 
-The output is a stream of frames after START. A frame consists of a kind, a length, and a body of that length. Frames of
-kind 1 and 2 have whole lines of stdout and stderr. EXIT has the exit code as decimal text. GONE reports that no keeper
-of this job runs on the host.
+The output begins with START, and a stream of frames follows. A frame consists of a kind, a length, and a body of that
+length. Frames of kind 1 and 2 have whole lines of stdout and stderr. EXIT has the exit code as decimal text. GONE
+reports that no keeper of this job runs on the host.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Keeper:
             self._store_output(what)
 
     def _store_output(self, kind: int) -> bool:
-        """Store what the command has written to one pipe. Returns whether there was something to store."""
+        """Store the command's new output from one pipe, stdout or stderr. Returns whether the pipe had new output."""
         pipe = self._pipes[kind]
         if self._first + len(self._frames) - self._next > _MOST_UNSENT:
             time.sleep(_READ_S / 10)  # meanwhile, the command blocks on its full pipe, as on a hanging connection
@@ -244,7 +244,7 @@ class Keeper:
             self._peer, self._detached_s = None, time.monotonic()
 
     def _serve(self, events: int) -> None:
-        """Send the part of the output that the connected process does not have yet.
+        """Send the part of the output that the connected process has not received yet.
 
         The connected process sends a confirmation after it has passed on the exit code.
         """
@@ -296,7 +296,7 @@ class Keeper:
         processes.end_job(os.environ["BENCH_JOB"])
 
     def _terminate(self, *_: object) -> None:
-        """End the command on SIGTERM. If the command has ended already, end this process."""
+        """End the command on SIGTERM. If the command has already ended, end the keeper itself."""
         if self._ended:
             os._exit(0)
         self._command.terminate()

@@ -1,6 +1,6 @@
-"""Weigh what may have caused a failed job: links that failed, moved addresses and lost carriers.
+"""Find network problems that may have caused a failed job: failed links, moved addresses and lost carriers.
 
-The functions are pure, as those of link_checks.py, whose links and findings they read.
+The functions are pure and use the links and findings of link_checks.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CAUSES = (
 
 
 def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of hosts between which data were retransmitted without an answer. Each pair is listed once."""
+    """Return the pairs of hosts whose connections retransmitted data and got no answer. Each pair is listed once."""
     host_of = {
         address: host for host, report in reports.items() for address in link_checks.addresses_of(report.devices)
     }
@@ -47,14 +47,14 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link if a second machine also replied for this address.
+    """Yield a finding for each address of a tested link for which a second machine also replied.
 
     `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
         addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves
         nothing, because the host may have replaced another machine. A single MAC address is that of a host that got the
         address while the job ran. A machine outside the cluster that replies for several addresses is a router.
 
-    The reports contain further evidence, namely two hosts that both had the address when the test began.
+    The reports give further evidence: they show whether two hosts had the same address when the test began.
     """
     used = {address for link in tested for address in (link.address, link.source)}
     addresses_of: dict[str, set[str]] = {}
@@ -84,9 +84,9 @@ def moved(
 def carrier_lost(
     lost: Mapping[str, Sequence[Mapping[str, Any]]], tested: Sequence[Link]
 ) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Map each host whose devices lost their carrier to these devices and the largest number of losses of one device.
+    """Map each affected host to its devices that lost their carrier, and to the largest number of losses of one device.
 
-    `lost`: the result of heartbeat.read_carriers. Devices without an address of a tested link are left out.
+    `lost`: the result of heartbeat.read_carriers. A device is omitted if no tested link uses one of its addresses.
     """
     used = {address for link in tested for address in (link.address, link.source)}
     found = {}
@@ -101,9 +101,9 @@ def carrier_lost(
 def _shared_before(
     owners: Mapping[str, Sequence[str]], reports: Mapping[str, LinkReport]
 ) -> Iterator[tuple[str, tuple[str]]]:
-    """Yield each address that a second host had when the test began, together with the MAC address of this second host.
+    """Yield each address that two hosts had when the test began, and the MAC address of the second host.
 
-    The host that owns the address also had it when the test began.
+    One of these two hosts owns the address, and the second host is the other one.
     """
     for host, report in reports.items():
         for address, mac in report.own_before.items():
@@ -117,10 +117,10 @@ def causes(
 ) -> list[PreflightFinding]:
     """Return the findings that may explain why a job failed, the strongest first.
 
-    If a link allows no connection, it is a possible cause only under two conditions. First, packets are lost on the
-    link. Second, packets passed the link before the job (`before`), or one of the link's two hosts has another link
-    that works. Without the second condition, a firewall that drops every packet of the test would look like a cause. A
-    firewall may also be the reason if no host can be reached. The result is then empty.
+    A link that allows no connection is a possible cause only if it meets two conditions. First, the link loses packets.
+    Second, packets passed the link before the job (`before`), or another link of one of its two hosts works. The second
+    condition excludes firewalls that drop every packet of the test. If no host can be reached, a firewall may also be
+    the reason, and the result is empty.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -1,4 +1,4 @@
-"""Judge the links between hosts, with pure functions from the hosts' reports to links and findings.
+"""Judge the links between hosts. Pure functions turn the hosts' reports into links and findings.
 
 A link is one direction of the path between two hosts, to one address of the receiver. Each host reports what it sent
 and what arrived (probes/links.py). A failed connection alone does not show in which direction packets are lost. Only
@@ -45,10 +45,10 @@ class LinkState(StrEnum):
 class Link:
     """The link from host `a` to the address `address` of host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source`, or None if unknown.
-    `mtu`: the smaller MTU of the two devices, in bytes.
+    `back`: whether packets from host `b` reach the address `source`, or None if this is unknown.
+    `mtu`: the smaller MTU of the sender's and the receiver's network devices, in bytes.
     `largest`: the size of the largest packet that arrived, in bytes.
-    `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.
+    `lost`: the size in bytes of the smallest lost packet that is larger than `largest` and fits into `mtu`.
     """
 
     a: str
@@ -81,7 +81,7 @@ _Failed = dict[tuple[str, str], Link]
 def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> list[Link]:
     """Return the state of each link that the hosts of one round tested.
 
-    Links without a report of the receiver are left out.
+    A link is omitted if its receiver sent no report.
     """
     arrivals = {host: {(x.host, x.address): x for x in report.arrivals} for host, report in reports.items()}
     calls = {host: {(x.host, x.address): x for x in report.calls} for host, report in reports.items()}
@@ -89,9 +89,9 @@ def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> 
     half_open = {host: set(report.half_open) for host, report in reports.items()}
 
     def arrives(a: str, b: str, address: str | None) -> bool | None:
-        """Check whether any packet from a reaches this address of b.
+        """Check whether any packet from host a reaches this address of host b.
 
-        If `address` is None, any address of b counts. Returns None if host a did not try to reach b.
+        If `address` is None, packets to any address of host b count. Returns None if host a did not try to reach b.
         """
         tried = [call for call in calls[a].values() if call.host == b and address in (call.address, None)]
         if not tried:
@@ -178,7 +178,7 @@ def _overlap(windows: Windows, a: str, b: str) -> bool:
 
 
 def addresses_of(devices: Iterable[Device]) -> Iterator[str]:
-    """Yield the addresses of some devices, without their prefix lengths."""
+    """Yield the addresses of these devices without prefix lengths."""
     for device in devices:
         for address in device.addresses:
             yield address.partition("/")[0]
@@ -192,8 +192,8 @@ def findings(
 ) -> list[PreflightFinding]:
     """Return the findings about links and clocks.
 
-    Findings are sorted by subject: hosts that could not test their links, addresses, whole hosts, pairs of hosts,
-    packet sizes, MTUs and clocks.
+    The findings are sorted by subject, in this order: hosts that could not test their links, addresses, whole hosts,
+    pairs of hosts, packet sizes, MTUs and clocks.
 
     `silent`: for each host that could not test its links, the reason.
     """
@@ -340,7 +340,7 @@ def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
     """Return a finding for each pair of hosts that cannot connect.
 
     If packets are lost in only one direction, the finding names this direction. At most _MOST_NAMED pairs have a
-    finding. A further finding has the number of the other pairs.
+    finding. One more finding states the number of pairs that have no finding of their own.
     """
     found = []
     done: set[frozenset[str]] = set()
@@ -412,9 +412,9 @@ def _small(link: Link) -> PreflightFinding:
 
 
 def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield findings about hosts with an MTU that differs from the MTU of most hosts.
+    """Yield findings about hosts whose MTU differs from the most common MTU.
 
-    These findings do not prevent a run.
+    Findings about different MTUs do not prevent a run.
     """
     device_of: dict[str, Device] = {}
     for link in tested:
@@ -437,8 +437,8 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
 def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
     """Return findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
 
-    The test measures the difference of two clocks with an error of at most half of the round trip. This error is
-    subtracted from the difference before the comparison.
+    The measured difference of two clocks has an error of up to half the round-trip time. This error is subtracted from
+    the difference before the comparison.
     """
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()

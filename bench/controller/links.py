@@ -1,9 +1,9 @@
 """Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
 
 In a round, every host tests its links to all other hosts of the round. The first pass consists of rounds that together
-contain every host. Each round contains at most 64 hosts. One of them is the first host, where the ranks of a job meet.
-If there are several rounds, a further pass forms other rounds from the same hosts. A new pass starts only while time
-remains.
+contain every host. Each round contains at most 64 hosts. Every round contains the first host, which is the rendezvous
+of a job's ranks. If there are several rounds, a further pass forms other rounds from the same hosts. A new pass starts
+only while time remains.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HostNetwork:
 
     `devices`: all network devices of the host.
     `addresses`: the addresses to which other hosts resolve the host's name.
-    `nics`: the names of the devices that the run names.
+    `nics`: the names of the devices that the run's settings select.
     """
 
     devices: tuple[Device, ...] = ()
@@ -55,11 +55,11 @@ class HostNetwork:
     nics: tuple[str, ...] = ()
 
     def more(self, other: HostNetwork) -> list[Address]:
-        """Return the addresses of this host that `other` must reach besides the addresses of this host's name.
+        """Return further addresses of this host that `other` must be able to reach.
 
-        If the run names a device, the result has the device's first address of each family (IPv4, IPv6). If a device
-        has an address of the host's name, the result has the device's first address of each family that the name lacks.
-        All returned addresses are in a network of `other`.
+        For a device that the run's settings select, the result has the first address of each family (IPv4, IPv6). The
+        host's name may lack addresses of one family. Each device with an address of the name then adds its first
+        address of the missing family. Each returned address is in a network that `other` may use.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -79,14 +79,15 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        If the run names devices, the result has the networks of these devices, and of the devices with an address of
-        the host's name. If the run names no devices, the result has the networks of all devices.
+        If the run's settings select devices, the result has the networks of these devices. The result also has the
+        networks of devices with an address of the host's name. If the settings select no devices, the result has the
+        networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
 
     def own_devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that have one of the addresses of the host's name."""
+        """Return the names of the devices with an address to which the host's name resolves."""
         return tuple(
             device.name
             for device in self.devices
@@ -122,8 +123,8 @@ class LinkTest:
     def to_plain(self) -> dict[str, Any]:
         """Return the test as plain data.
 
-        `reached` maps each host to a list of the hosts that it reaches, as a compact text. A host counts as reached
-        only if no tested link to this host has a fault.
+        `reached` maps each host to the hosts that it reaches, written as a compact list such as `n[1-4]`. A host counts
+        as reached only if no tested link to this host has a fault.
         """
         faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
         bad = {(link.a, link.b) for link in faulty}
@@ -145,7 +146,7 @@ class LinkTest:
 def store(folder: Path, when: str, found: LinkTest) -> None:
     """Add a test to a run's folder, as evidence.
 
-    `when`: BEFORE, or the name of the job after whose failure the test was made.
+    `when`: BEFORE, or the name of the job whose failure caused the test.
     """
     if found.num_hosts < 2:
         return
@@ -160,7 +161,7 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
 
 
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
-    """Return the hosts' networks, and the ordered pairs of hosts with links that worked before the run.
+    """Return the hosts' networks, and each ordered pair of hosts whose links worked before the run.
 
     The networks and the pairs are empty if the run did not store them.
     """
@@ -188,7 +189,7 @@ def _subnet(address: str) -> str:
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the first and the last port that the ranks may use.
 
-    The result is None if no variable limits the ports. The kernel's range then applies.
+    If no variable limits the ports, the result is None, and the kernel's port range applies.
     """
     for name in _PORT_RANGES:
         first, _, last = env.get(name, "").replace("-", ":").partition(":")
@@ -204,10 +205,12 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
-    """Yield passes over the hosts. In each pass, the first host is in all rounds, and every other host is in one round.
+    """Yield passes over the hosts.
 
-    The other hosts are divided into parts. In round r of pass p, the k-th host comes from part r + p k (modulo the
-    number of parts). Each pass therefore tests new pairs.
+    In each pass, the first host takes part in every round, and each other host takes part in one round. The other hosts
+    are split into parts of `at_once - 1` hosts; the last part may be smaller. A round takes its host number k from
+    position k of one part. In round r of pass p, this is part `(r + p * k) modulo n`, where n is the number of parts.
+    Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]
@@ -230,11 +233,11 @@ def test(
 ) -> LinkTest:
     """Test the links between all hosts. `ports`: the ports of each host.
 
-    A host listens on the first port in this list that is free.
+    Each host listens on the first free port of its list.
 
-    `knows(a, b)`: whether a can resolve the name of b.
+    `knows(a, b)`: whether host a can resolve the name of host b.
     `limit_s`: the duration of a round, in seconds.
-    `slack_s`: additional seconds to start a round.
+    `slack_s`: the extra time for starting a round, in seconds.
     `more_s`: the seconds after the first pass within which further passes may start.
 
     A single host is not tested.
@@ -303,7 +306,8 @@ def _targets(
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
     """Merge two results.
 
-    If both results contain the same link, the first result is kept unless it is UNTESTED.
+    For a link that is in both results, the first result counts. If the first result is UNTESTED, the second result
+    counts.
     """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]

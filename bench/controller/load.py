@@ -23,13 +23,13 @@ def under_load(
     ask: Callable[[hosts.HostCommand, float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
-    """Return this machine's facts with its PCIe links under load, and the reason if a GPU could not copy.
+    """Return this machine's facts with the PCIe links under load. Also return the reason if a GPU could not copy data.
 
     The reason is None if every GPU copied data.
 
-    One child process per GPU copies data. Each link is read several times, because a child needs some time to start
-    copying. The result has the highest rate of each link. If the child of a GPU fails, the result has the facts of the
-    idle GPU.
+    One child process per GPU copies data. Each link is read several times, because a child process takes some time to
+    start copying. The result has the highest rate of each link. If the child of a GPU fails, the result has the facts
+    of the idle GPU.
     """
     replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]

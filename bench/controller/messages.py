@@ -10,7 +10,7 @@ _PHASE = "<; phase of {num_alike} of {num_ranks} ranks: {doing}>"
 class OutcomeCode(OptionalPartsCode):
     """Why a job failed.
 
-    If a rank reports a failure, the failure has the code in this report (core/ends.py, rank/messages.py).
+    If a rank reports a failure, its report contains the code of the failure (core/ends.py, rank/messages.py).
     """
 
     INTERRUPTED = "interrupted", "interrupted"
@@ -99,7 +99,7 @@ class OutcomeCode(OptionalPartsCode):
 
 
 class ResumeCode(Code):
-    """What `--resume` found in a run, in addition to missing rows."""
+    """Findings of `--resume` in a run, other than missing rows."""
 
     FAILED_AFTER_ROWS = "failed-after-rows", "no row is missing, but the job failed after its last row ({earlier})"
 
@@ -453,7 +453,7 @@ class FindingCode(OptionalPartsCode):
 class LinkCode(Code):
     """What is wrong with a link between two hosts, or with all links of a host.
 
-    In the texts, the words after "tried" say what the probe used.
+    In each message, the words after "tried" name what the probe used, such as a port or a protocol.
     """
 
     NOBODY_CONNECTS = (

@@ -31,8 +31,8 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    If a field is None, the plan uses the value in the scenario. `tool_path`: the folder with the programs of other
-    benchmark tools.
+    If `budget_s` or `launches` is None, the plan uses the scenario's value. `tool_path`: the folder with the programs
+    of other benchmark tools.
     """
 
     scenario: str
@@ -46,7 +46,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and the scenario and site from which it was made."""
+    """A plan, the scenario that it measures, and the site on which it runs."""
 
     plan: Plan
     scenario: Scenario
@@ -75,7 +75,10 @@ def make(request: PlanRequest) -> Planned:
 
 
 def site_of(cluster: Cluster, tools: Iterable[str], tool_path: Path | None) -> Site:
-    """Return what this machine knows about a cluster. `tools` names the tools to look for."""
+    """Return a cluster together with the patterns, launchers and tools of this machine.
+
+    `tools` names the tools to look for.
+    """
     machine = this_machine(cluster.python, cluster.mpirun)
     return Site(cluster, machine, all_patterns(), all_launchers(), installed(tools, tool_path))
 
@@ -129,7 +132,7 @@ def _mpirun_of(python: str) -> str:
 def _mpi_of(mpirun: str) -> str:
     """Return the MPI that an mpirun belongs to, or '' if unknown.
 
-    Each MPI installs a program with a typical name next to mpirun, and the function looks for this program.
+    Each MPI installs a program with a typical name next to mpirun. The function looks for these programs.
     """
     folder = Path(mpirun).resolve().parent
     marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}

@@ -37,7 +37,7 @@ Which = Callable[[str], str | None]
 def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
     """Raise RefusedError (exit code 3) if the plan cannot run from this machine.
 
-    A modelled plan only needs to have jobs.
+    For a modelled plan, the function only checks that the plan has jobs.
     """
     if not plan.jobs:
         raise _no_jobs(plan)
@@ -90,7 +90,7 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 
 def _instead(plan: Plan) -> str:
-    """Return what the user can do on this machine instead of running this plan."""
+    """Return advice for a user whose machine cannot run this plan."""
     shown = f"`linkbench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
@@ -98,9 +98,9 @@ def _instead(plan: Plan) -> str:
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """Raise RefusedError if this machine, which starts the ranks, does not fit the cluster's instance type.
+    """Raise RefusedError if this machine does not match the cluster's instance type. This machine starts the ranks.
 
-    The machine does not fit if it has too few GPUs, or if it cannot run a job's transport.
+    The machine does not match if it has too few GPUs, or if it cannot run the transport of a job.
     """
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
@@ -129,7 +129,7 @@ def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[Pr
 
 
 def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
-    """Run the set-up lines as each job's shell does. Yields a finding about the first line that fails."""
+    """Run the cluster's set-up lines in a shell, as each job does. Yields a finding about the first line that fails."""
     if not cluster.setup:
         return
     script = f'set -e; eval "$BENCH_SETUP"; echo {hosts.MARK}'

@@ -22,7 +22,7 @@ _SAMPLES = 20  # of each row: a trace of all samples would be too large
 
 
 def check(kind: str, jobs: Iterable[Job]) -> Job:
-    """Return the job to profile, the first job of the plan that can be profiled.
+    """Return the first job of the plan that can be profiled.
 
     Raises NotInstalledError if the profiler is missing, and UsageError if no job can be profiled.
     """
@@ -41,7 +41,8 @@ def check(kind: str, jobs: Iterable[Job]) -> Job:
 def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]:
     """Launch the job under the profiler. Returns the traces, which are in the folder of the run.
 
-    Raises MeasurementError if the launch fails or leaves no trace. The results of the run stay valid.
+    Raises MeasurementError if the launch fails or leaves no trace. A MeasurementError does not invalidate the results
+    of the run.
     """
     target = (folder / FOLDER).resolve()
     target.mkdir(exist_ok=True)

@@ -18,11 +18,11 @@ _FACTORS = (0.2, 5.0)  # the smallest and the largest correction of the estimate
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. `num_done` of `num_rows` rows of all jobs are measured, skipped or failed.
+    """The progress of a run. Of the `num_rows` rows of all jobs, `num_done` are measured, skipped or failed.
 
     `number`: the number of the running job.
     `rows`: the rows that are new since the last report.
-    `left_s`: the time that the run still needs, by the corrected estimates.
+    `left_s`: the estimated time until the run ends, corrected by the times of finished jobs.
     """
 
     job: str
@@ -38,9 +38,9 @@ Follow = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Follows the jobs of a run in sequence, and reports the run's progress.
+    """Follows the jobs of a run one after another, and reports the progress of the run.
 
-    The meter calls `follow` when there are new rows, and otherwise twice a second.
+    The meter calls `follow` whenever the job has new rows, and otherwise twice a second.
     """
 
     def __init__(self, jobs: Sequence[Job], folder: Path, follow: Follow) -> None:
@@ -84,9 +84,9 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        Each job has an estimated time. The actual times of earlier jobs give a ratio of actual to estimated time. The
-        estimates of the other jobs are multiplied by this ratio. For the running job, the pace of its finished rows
-        gradually replaces this estimate.
+        Each job has an estimated time. The finished jobs give the ratio of actual time to estimated time. The estimates
+        of all other jobs are multiplied by this ratio. As the running job finishes rows, its estimate depends more and
+        more on the pace of these rows.
         """
         least, most = _FACTORS
         factor = min(most, max(least, (_PRIOR_S + self._taken_s) / (_PRIOR_S + self._estimated_s)))
@@ -104,4 +104,4 @@ class ProgressMeter:
 
 
 def ignore(state: Progress) -> None:
-    """Do nothing. This function is used if no terminal shows the progress."""
+    """Do nothing. A run without a terminal sends its progress reports to this function."""

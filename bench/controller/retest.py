@@ -1,6 +1,6 @@
-"""Measure again what failed a run's gate: the failed sizes, and the pairs of suspected hosts.
+"""Repeat the measurements that failed a run's gate: the failed sizes, and the pairs of suspected hosts.
 
-New attempts are appended to the files of the same jobs, so reports show the first result and the retest side by side.
+A retest appends its attempts to the files of the same jobs. Reports therefore show the first result next to the retest.
 `retests.json` stores the reasons for retests. The file also stores the hosts whose pairs were measured again.
 """
 
@@ -27,7 +27,7 @@ from bench.store import run_lock, runs
 def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
     """Run a retest, which adds rows to the run's folder.
 
-    Raises UsageError if the run's launcher or a changed bench.yaml does not allow a retest.
+    Raises UsageError if the run's launcher or a change in bench.yaml prevents a retest.
     """
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
@@ -72,10 +72,10 @@ def _again(
 
 
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
-    """Return the hosts that the retest's ladder measures again, in the cluster's order.
+    """Return the hosts whose pairs the retest's ladder measures again, in the cluster's order.
 
-    A ladder is an adaptive measurement of pairs (diagnose/ladder.py). The result is empty if the retest has no ladder,
-    or if the ladder measures all hosts.
+    A ladder measures pairs, and chooses the next pairs from earlier results (diagnose/ladder.py). The result is empty
+    if the retest has no ladder, or if the ladder measures all hosts.
     """
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:

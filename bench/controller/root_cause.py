@@ -1,8 +1,8 @@
 """Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or loses the network, its peers also fail. A peer may even report an error first. Therefore
-`find` tries one type of evidence after the other, from the strongest to the weakest. A rank's report that it lost
-contact with another rank does not count as evidence.
+When a rank stops, dies or loses the network, its peers also fail. A peer may even report an error first. `find`
+therefore checks the types of evidence one after another, from the strongest to the weakest. A rank's report that it
+lost contact with another rank does not count as evidence.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ def _host_restarted(evidence: FailureEvidence) -> Failure | None:
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host whose connection was not restored or was lost by mpirun.
 
-    The ranks on this host did not fail by themselves. MPICH's mpirun does not report the host. In this case the result
-    names a host only under two conditions: exactly one connection of mpirun failed before mpirun ended, and this
-    connection failed first.
+    The ranks on this host did not cause the failure. MPICH's mpirun does not report the host whose connection it lost.
+    With MPICH, the result names the host of the connection that failed first, if no other connection failed before
+    mpirun ended.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
@@ -187,11 +187,11 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 
 
 def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a job whose ranks could not meet, because another program has the port.
+    """Return the failure of a job whose ranks could not meet because another program uses the rendezvous port.
 
-    The fact `by` lists the programs that listen on the port, each with its job, user and address. The list is empty if
-    the other program has ended by the time of the check. The fact `jobs` lists all other jobs with processes on the
-    host, because one of these jobs may have used the port.
+    The fact `by` lists the programs that listen on the port, each with its job, user and address. If the other program
+    ended before the check, the fact `by` is an empty list. The fact `jobs` lists all other jobs with processes on the
+    host. One of these jobs may have used the port.
     """
     lost, host = evidence.launcher, evidence.first_host
     if lost is None or lost.how.code != BlameCode.PORT_TAKEN or host is None:
@@ -204,11 +204,11 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the rank that the launcher lost.
+    """Return the failure of the rank that the launcher reports as lost.
 
-    If the rank left a report, the result is None, because a report is better evidence. If the rank crashed and another
-    rank ended without any sign of the reason, the result is None, because either of the two may be the cause. The
-    result is also None if the launcher reports neither the rank nor the host.
+    If the rank left a report, the result is None, because a report is better evidence. The result is also None if the
+    rank crashed and another rank ended for an unknown reason. Either of these ranks may be the cause. The result is
+    also None if the launcher reports neither the rank nor the host.
     """
     lost = evidence.launcher
     if lost is None or (lost.rank is None and lost.host is None):
@@ -231,8 +231,8 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank whose process ended without a last report.
 
-    The result is None if another rank crashed and the launcher kills all ranks after a crash. With such a launcher,
-    either of the two ranks may have failed first.
+    If another rank crashed and the launcher kills all ranks after a crash, the result is None. In this case, the
+    crashed rank or the missing rank may have failed first.
     """
     gone = _gone(evidence)
     killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
@@ -265,9 +265,9 @@ def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Return the last heartbeats of the ranks that ended without any sign of the reason.
+    """Return the last heartbeat of each rank that ended for an unknown reason.
 
-    A sign is a report of the rank, a crash, or an abort by the rank's library.
+    The reason is known if the rank left a report, if it crashed, or if the rank's library aborted it.
     """
     return [
         beat
@@ -282,7 +282,7 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got a SIGTERM and ended first, according to the launcher.
 
-    The launcher then ends the other ranks, perhaps before they can print a last report.
+    The launcher then ends the other ranks, perhaps before these ranks can print a last report.
     """
     first = evidence.launcher
     if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
@@ -295,9 +295,9 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank that got a SIGTERM, if the launcher did not send this signal.
 
-    A launcher that ends a job ends all of its ranks. If all other ranks still run, the SIGTERM therefore came from
-    another program. Some launchers end ranks only with SIGKILL. With such a launcher, the SIGTERM came from another
-    program even if no other rank still runs.
+    A launcher that ends a job ends all ranks of the job. If all other ranks still run, another program therefore sent
+    the SIGTERM. Some launchers send only SIGKILL to ranks, and never SIGTERM. With such a launcher, another program
+    sent the SIGTERM even if no other rank still runs.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
@@ -321,7 +321,7 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return a failure if the controller's machine was suspended so long that ranks elsewhere lost the controller."""
+    """Return a failure if the controller's suspension lasted so long that ranks on other hosts lost the controller."""
     if evidence.slept_s < _SLEPT_S:
         return None
     return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
@@ -358,9 +358,9 @@ def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link on which data were retransmitted without an answer.
+    """Return the failure of a link on which retransmitted data got no answer.
 
-    If there are several such links, return the failure of the host that all of these links share.
+    If several links failed in this way, return the failure of the host that is an end of all these links.
 
     When the controller tests the links, the link may already work again. The result is None if the links share no host.
     """
@@ -389,8 +389,8 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
     The other ranks only wait for the starved rank. The result is None if the other ranks also lack CPU time. The
-    machine is then too busy to identify one slow rank. On such a machine, equal ranks get very different shares of CPU
-    time within one second.
+    machine is then too busy to identify one slow rank. On a busy machine, ranks with the same work get very different
+    shares of CPU time within one second.
     """
     found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]
@@ -405,8 +405,9 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
     The result is None if no timeout ended the job, or if the next rank's heartbeats stopped less than _CLEARLY_S later.
-    The result is also None if a rank ended because it lost contact. A rank that hangs keeps its connections, so a lost
-    contact has another reason. In that case the other ranks may only wait for the rank that ended.
+    The result is also None if a rank ended because it lost contact with another rank. A rank that hangs keeps its
+    connections, so a lost contact has another reason. After a lost contact, the other ranks may only be waiting for the
+    rank that ended.
     """
     if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
         return None
@@ -423,7 +424,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
     """Return the first report of any rank. The controller shows this report if it found no root cause.
 
     The report may only say that the rank lost contact with another rank. A launcher may end a rank before the rank can
-    print its last report. The report is then read from the rank's heartbeat file.
+    print its last report. A report that was not printed is read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])

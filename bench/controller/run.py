@@ -51,12 +51,12 @@ class RunContext:
     """What a run needs in addition to its jobs.
 
     `say`: prints a line.
-    `tick`: shows the current state in place of the previous state.
-    `follow`: called with the progress of the run.
+    `tick`: shows the current state and replaces the state that was shown before.
+    `follow`: a function that gets the progress of the run.
     `deadline_s`: the longest time between two heartbeats of a rank.
     `check_hosts`: whether to check hosts before jobs start.
     `config`: the bench.yaml that the user named, if any.
-    `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
+    `share_hosts`: whether to measure even if other benchmarks may be running on the same hosts.
     `only_launch`: the number of the launch to measure, or None to measure all launches.
     """
 
@@ -72,7 +72,7 @@ class RunContext:
     only_launch: int | None = None
 
     def chosen(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs to measure now. They are the jobs of the chosen launch, or all jobs."""
+        """Return the jobs of the launch `only_launch`. If `only_launch` is None, return all jobs."""
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
@@ -112,7 +112,7 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows that a run's plan contains but its files lack.
+    """Measure the rows that are in a run's plan but not in its files.
 
     Raises RefusedError if another process uses the run.
     """
@@ -161,7 +161,7 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
     """If a failed job has all of its rows, mark the job as succeeded, and store its failure as a remark.
 
-    Jobs of other tools do not change.
+    This function does not change jobs of other tools.
     """
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
@@ -242,8 +242,8 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Return why a job is not started, or None if nothing prevents it.
 
-    A job is not started if it needs a lost host. A host is lost if an earlier job lost contact with it, and if it still
-    does not answer.
+    A job is not started if it needs a lost host. A host is lost if an earlier job lost contact with the host, and if
+    the host still does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)
@@ -341,7 +341,7 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
 
 
 def _has_whole_rows(file: Path) -> bool:
-    """Check that a tool has made an attempt, and that no row of its last attempt must be measured again."""
+    """Check that a tool made at least one attempt, and that no row of the last attempt needs another measurement."""
     if not file.exists():
         return False
     try:

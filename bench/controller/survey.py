@@ -53,19 +53,16 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before many hosts are asked, because this takes a while.
-
-    The line is None if there are few hosts.
-    """
+    """Return a message that explains the wait while many hosts are asked. For few hosts, return None."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """Return what the jobs require of the hosts that their cluster names.
+    """Return what jobs require of the hosts in their cluster's `hosts:`.
 
-    If the cluster names no hosts, the result also names no hosts.
+    If the cluster names no hosts, the result names none either.
     """
     real = [job for job in jobs if not job.case.traits.modelled]
     meets = any(job.world.num_nodes > 1 and job.case.traits.rendezvous for job in real)
@@ -86,7 +83,7 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     """Return the network devices that jobs name.
 
-    A job names devices in `nics:` or in the environment variable that the job's transport reads.
+    A job names devices either in `nics:` or in the environment variable that its transport reads.
     """
     found: dict[NamedNic, None] = {}
     for job in jobs:
@@ -163,7 +160,7 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str) -> Survey:
 def ask(site: Site, jobs: Sequence[Job], results: Path, *, node: bool = False, more_s: float = 0.0) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: whether to ask for facts about the hosts' hardware, too.
+    `node`: whether the hosts also report facts about their hardware.
     `more_s`: the time in seconds for further tests of links after the first pass (controller/links.py).
     """
     cluster, machine = site.cluster, site.machine
@@ -183,7 +180,7 @@ def ask(site: Site, jobs: Sequence[Job], results: Path, *, node: bool = False, m
 def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
     """Raise RefusedError (exit code 3) if a finding prevents the run.
 
-    If no finding does, return the findings to print.
+    If no finding prevents the run, return all findings, which the caller prints.
     """
     wrong = [finding for finding in found.findings if finding.refuses]
     if not wrong:
@@ -228,7 +225,7 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
 def _mark_in(results: Path) -> Iterator[str]:
     """Yield the name of a temporary file in the results folder.
 
-    A host that can see this file has access to the same folder.
+    A host that sees this file shares the results folder with this machine.
     """
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
@@ -262,7 +259,7 @@ def _silence(
 ) -> tuple[FindingCode, dict[str, str]]:
     """Return why a host did not answer, as a code and its facts.
 
-    The last step that the host's shell reached shows the reason. The facts have the placeholder `_HOST` in place of the
+    The step at which the host's shell stopped shows the reason. The facts have the placeholder `_HOST` in place of the
     host's name.
     """
     why = _without(host, answer.last_line)
@@ -285,7 +282,10 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """Replace the host's name in the text by _HOST. Hosts with the same problem then have equal texts."""
+    """Replace the host's name in the text with _HOST.
+
+    After the replacement, hosts with the same problem have the same text.
+    """
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 

@@ -1,4 +1,7 @@
-"""Find other tools' programs in a folder and its subfolders, nearest first. Limits keep even a search of `/` short."""
+"""Find other tools' programs in a folder and its subfolders, nearest first.
+
+The search has limits, so even a search of `/` ends soon.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Search:
     """Result of a search.
 
     `files`: programs, nearest first.
-    `whole`: whether every folder was searched.
+    `whole`: whether the search covered every folder.
     """
 
     files: tuple[Path, ...]
@@ -31,7 +34,7 @@ class Search:
     whole: bool
 
     def words(self) -> str:
-        """Return the number of searched folders and levels, as text."""
+        """Return text that says how many folders and levels were searched."""
         searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
         return (
             searched
@@ -41,7 +44,7 @@ class Search:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """Return the tools of these names, with their programs in `folder`.
+    """Return the tools with these names, and their programs in `folder`.
 
     If `folder` is None, each tool's environment variable names the folder.
 
@@ -65,9 +68,10 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 
 
 def without_mpi(tool: Installed) -> Installed:
-    """Return the tool for a machine without mpirun.
+    """Return a tool as it can be used on a machine without mpirun.
 
-    Programs of the tool then count as built without MPI. A program without MPI runs as one process with all GPUs.
+    All programs of this tool are then treated as builds without MPI. A program without MPI runs as one process with all
+    GPUs.
     """
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
@@ -117,7 +121,8 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 def _build(tool: Tool, path: str) -> Build:
     """Return how a program was built.
 
-    The function searches the program's file for certain texts. `tool.marks` maps a name to each of these texts.
+    The function searches the program's file for the texts in `tool.marks`. `tool.marks` maps the name of an ability to
+    the text that shows this ability.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

@@ -44,8 +44,9 @@ class JobHosts:
 
     If no host is named, the ranks run on this machine, or a scheduler starts them.
 
-    `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
-    `passed`: the ordered pairs of hosts between which packets passed before the run.
+    `python`, `setup` and `env`: the values that the ranks use. `networks`: the hosts' networks as reported before the
+        run.
+    `passed`: each ordered pair (sender, receiver) of hosts whose packets arrived before the run.
     """
 
     hosts: tuple[str, ...] = ()
@@ -63,9 +64,9 @@ class JobHosts:
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
     def test_links(self, first: Sequence[str]) -> LinkTest:
-        """Test the links between the hosts. At most links.AT_ONCE hosts are tested.
+        """Test the links between the hosts. The test includes at most links.AT_ONCE hosts.
 
-        The hosts in `first` come before the other hosts.
+        Hosts in `first` are chosen before all other hosts.
         """
         order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
         networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
@@ -92,10 +93,10 @@ class ProbeReply:
 
 
 class MeetingPort:
-    """Asks which program has the port where the ranks meet, as soon as the launcher reports that the port is taken.
+    """Finds out which program uses the rendezvous port, as soon as the launcher reports that the port is taken.
 
-    The program that has the port may end before the job ends. For this reason, the controller asks before the job ends.
-    A separate thread asks the first host. Meanwhile, the controller can renew the job's lease.
+    The program on this port may end before the job ends, so the controller does not wait for the end of the job. A
+    separate thread asks the first host, so the controller can continue to renew the job's lease.
     """
 
     def __init__(self, job_id: str, reached: JobHosts, blamed: Callable[[str], Blame | None]) -> None:
@@ -106,7 +107,7 @@ class MeetingPort:
         self._asking: Thread | None = None
 
     def look(self, log: Path, log_from: int) -> None:
-        """Check the launcher's output so far, which is the log from byte `log_from` on."""
+        """Check the launcher's output so far. This output begins at byte `log_from` of the log."""
         if self._over:
             return
         new = b""
@@ -123,7 +124,10 @@ class MeetingPort:
         self._over = port is not None or len(self._printed) > _MOST_PRINTED
 
     def answer(self) -> dict[str, Any] | None:
-        """Return the reply of the first host if the reply names a program that has the port. Otherwise, return None."""
+        """Return the reply of the first host if the reply names a program that uses the port.
+
+        Otherwise, return None.
+        """
         if self._asking is not None:
             self._asking.join(_ASK_S)
         return self._answer if self._answer and self._answer.get("holders") else None
@@ -153,8 +157,8 @@ def gather(
 ) -> FailureEvidence:
     """Collect evidence from all hosts and ranks that still answer. If a job is late, its ranks also write their stacks.
 
-    `running_s`: how long the job ran. A host has restarted if it booted less than `running_s` ago.
-    `seen_before`: an earlier reply of the first host about the port where the ranks meet (MeetingPort.answer).
+    `running_s`: how long the job ran, in seconds. A host has restarted if it booted less than `running_s` ago.
+    `seen_before`: an earlier reply of the first host about the rendezvous port (MeetingPort.answer).
 
     The evidence names hosts by their own host names, which may differ from the names in `hosts:`.
     """
@@ -223,7 +227,7 @@ def _ask_hosts(
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
     """Return the reply of each host about the job's processes, and the test of the links between the hosts.
 
-    `port`: a TCP port. The hosts also report which program listens on this port.
+    `port`: a TCP port. The reply of each host names the program that listens on this port.
     """
     words = [] if port is None else [f"{processes.PORT_OPTION}{port}"]
     words += [f"{beat.host}:{beat.process}" for beat in beats]
@@ -237,9 +241,9 @@ def _ask_hosts(
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return, for each host, the devices without a carrier.
+    """Map each host to its network devices without a carrier.
 
-    If a device has no carrier on any host, it is omitted, because the ports of this device were never in use.
+    A device without a carrier on every host is omitted, because the ports of this device were never in use.
     """
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
@@ -264,7 +268,7 @@ def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
 
 
 def _parsed(out: str) -> dict[str, Any] | None:
-    """Return the last JSON line, or None if there is none.
+    """Return the JSON object in the last line that begins with a brace, or None if there is no such object.
 
     The output may begin with other lines, such as a greeting at login.
     """

@@ -1,4 +1,4 @@
 """Build the commands that start ranks, and read ranks' variables.
 
-Each file defines one launcher, `LAUNCHER`.
+Each file in this folder defines one launcher as `LAUNCHER`.
 """

@@ -24,7 +24,7 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def checked(place: RankInfo) -> RankInfo:
-    """Return `place` unchanged. Raises UsageError if its numbers are impossible."""
+    """Return `place` unchanged. Raises UsageError if the ranks and sizes in `place` contradict each other."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(

@@ -1,13 +1,13 @@
 """Start ranks on Kubernetes. The user's kubectl applies a manifest for each job. torchrun or mpirun starts the ranks.
 
 Gloo and NCCL need no operator. An Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun in each pod. The
-rendezvous of all torchruns is on the first pod, whose name comes from a headless Service. MPI needs an MPIJob
+first pod hosts the rendezvous of all torchruns. A headless Service gives this pod its name. MPI needs an MPIJob
 (kubeflow.org/v2beta1) of the MPI Operator, whose launcher pod runs mpirun. The first rank writes the samples to its
 output or to a volume claim.
 
 Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. Pods with RDMA
-satisfy neither standard, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`,
-which it reads from the variables of its shell.
+satisfy neither standard, because RDMA needs IPC_LOCK. The job's script reads the secret values of `env:` from its shell
+variables and stores these values in a Secret.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return None, because torchrun or mpirun gives each process in a pod its rank."""
+        """Return None, because torchrun or mpirun sets the rank of each process in a pod."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """Return the command in the pods. With MPI, the launcher pod runs mpirun. Otherwise, each pod runs torchrun.
+        """Return the command that runs in the pods. With MPI, the launcher pod runs mpirun.
 
-        In the command, kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
+        Otherwise, each pod runs torchrun. In the command, kubelet replaces $(JOB_COMPLETION_INDEX) with the index of
+        the pod.
         """
         if _needs_mpi(program):
             # The launcher's pod has the variables. Hydra passes all of them to the ranks. Open MPI passes only those
@@ -100,8 +101,8 @@ class Kubernetes(Launcher):
         """Return shell lines that run the job.
 
         The lines apply the manifest, wait until the job ends, store its output and samples, and delete it. Ctrl-C also
-        deletes the job. The lines print the state of the pods when the state changes. The last line fails if this job
-        or an earlier job failed.
+        deletes the job. The lines print the state of the pods when the state changes. The last line has a nonzero exit
+        code if this job or an earlier job failed.
 
         Raises UsageError if an option is missing, unknown or wrong.
         """
@@ -163,7 +164,7 @@ class Kubernetes(Launcher):
 
 
 def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Service that names each pod of the Job, ready or not."""
+    """Return the Service that gives a DNS name to each pod of the Job, even before the pod is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": name}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(name, options), "spec": spec}
 
@@ -240,9 +241,9 @@ def _is_secret(variable: str, value: str) -> bool:
 
 
 def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
-    """Return shell lines that make a Secret from these variables of the shell.
+    """Return shell lines that make a Secret from these shell variables.
 
-    No command line contains a value, because printf is a shell builtin and kubectl reads the values from standard
+    No value appears on a command line, because printf is a shell builtin and kubectl reads the values from standard
     input.
     """
     if not variables:
@@ -260,7 +261,10 @@ def _container_rights(*capabilities: str) -> dict[str, Any]:
 
 
 def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
-    """Return the user and rights of a pod. The user is root only with `user: 0`, or if the image's sshd needs root."""
+    """Return the user and rights of a pod.
+
+    The user is root only if `user: 0` is set, or if the image's sshd needs root.
+    """
     user = int(options["user"]) if "user" in options else None
     rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user != 0 and not needs_root:
@@ -342,7 +346,10 @@ def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, 
 
 
 def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a container's environment variables. Variables with secret values refer to the job's Secret."""
+    """Return a container's environment variables.
+
+    A variable with a secret value refers to the job's Secret and does not contain the value.
+    """
     listed: list[dict[str, Any]] = []
     for name, value in variables.items():
         if _is_secret(name, value):

@@ -1,11 +1,11 @@
 """Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
-One command line works with all these MPIs. `--map-by slot:OVERSUBSCRIBE` allows more ranks than CPUs and numbers ranks
-host by host. `--bind-to none` pins no rank, while Open MPI's default binds each rank to a core. `--oversubscribe`, `-x`
-and `--allow-run-as-root` exist only in Open MPI, and `-env` exists only in Hydra. An environment variable therefore
-allows running as root. Variables reach other hosts through the agent, through Hydra or by Open MPI's `-x NAME`. If the
-MPI is unknown, the ranks' command begins with `env NAME=value`. In this case, secrets are left out, because all users
-can read a command line.
+The same command line works with Open MPI, MPICH and the derivatives of MPICH. `--map-by slot:OVERSUBSCRIBE` allows more
+ranks than CPUs and numbers ranks host by host. `--bind-to none` pins no rank, whereas Open MPI by default binds each
+rank to a core. `--oversubscribe`, `-x` and `--allow-run-as-root` exist only in Open MPI, and `-env` exists only in
+Hydra. For this reason, an environment variable and not an option allows Open MPI to run as root. The agent, Hydra or
+Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks' command begins with `env
+NAME=value`. Such a command line contains no secrets, because all users can read a command line.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
 
 
 class Mpirun(Launcher):
-    """Starts ranks with the process manager of an MPI."""
+    """Starts ranks with mpirun, the process manager of an MPI."""
 
     program = "mpirun"
     precedence = 20
@@ -101,9 +101,9 @@ class Mpirun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command `mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`.
 
-        Options of the site replace options of the same name. If the site names hosts, the command names each host with
-        its number of ranks. If the site names no hosts, a world of one node runs on this machine. For several nodes,
-        mpirun uses the nodes that a scheduler allocated.
+        An option of the site replaces this command's option of the same name. If the site names hosts, the command
+        names each host with its number of ranks. If the site names no hosts, a world of one node runs on this machine.
+        If the site names no hosts and the world has several nodes, mpirun uses the nodes that a scheduler allocated.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -130,7 +130,7 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the variables for each MPI.
+        """Return the environment variables for all kinds of MPI.
 
         The variables name the remote agent, delay Open MPI's abort, and allow Open MPI to run as root. Many containers
         have only the user root. Each MPI ignores the variables of other MPIs.
@@ -143,8 +143,8 @@ class Mpirun(Launcher):
     def blamed(self, log: str) -> Blame | None:
         """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure.
 
-        If mpirun lost its connection to a host, the result has no rank. If mpirun did not print the host, the result
-        has no host either.
+        If mpirun lost the connection to a host, the result names no rank. If mpirun did not print the name of this
+        host, the result names no host either.
         """
         for form in _LOST:
             if match := form.search(log):
@@ -188,7 +188,7 @@ def _how(code: str | None, signal: str | None) -> Coded:
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
-    """Return the MPI whose mpirun started this process, or None without mpirun.
+    """Return the MPI whose mpirun started this process. Return None if the process was started without mpirun.
 
     This process must load the library of the same MPI. srun with pmi2 also sets PMI_RANK, but it does not set Hydra's
     MPI_LOCALRANKID. If SLURM_STEP_ID is set and MPI_LOCALRANKID is not, srun started the rank.

@@ -106,10 +106,11 @@ class Slurm(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command `srun --nodes=N --ntasks=M --ntasks-per-node=R PYTHON ...`.
 
-        Step options of the site replace options of the same name.
+        A step option of the site replaces this command's option of the same name.
 
         Ranks are numbered node by node, and srun ends all ranks if one fails. srun passes its environment to the ranks.
-        The site's MPI determines the type of PMI. If this MPI is unknown, Slurm's MpiDefault applies.
+        The site's MPI determines the value of srun's option `--mpi`. If this MPI is unknown, Slurm uses its setting
+        MpiDefault.
         """
         options = {
             "nodes": str(world.num_nodes),
@@ -137,7 +138,7 @@ class Slurm(Launcher):
 
 
 def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return an srun command, restricted to these hosts of the allocation."""
+    """Return an srun command that uses only these hosts of the allocation."""
     return (command[0], f"--nodelist={hostlist.compress(names)}", *command[1:])
 
 
@@ -161,7 +162,7 @@ def batch(
     Slurm replaces %j by the job id.
     If `output` is empty, Slurm chooses the path.
 
-    If a node fails, Slurm ends the job and does not requeue it, because a restart would be another measurement.
+    If a node fails, Slurm ends the job. Slurm does not requeue the job, because a restart would be a new measurement.
     """
     check_one_line(options)
     asked = {
@@ -185,7 +186,7 @@ def _of_steps(option: str) -> bool:
 
 
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the number of tasks on each node of the step, from Slurm's `8(x2),4`.
+    """Return the number of tasks on each node of the step. Slurm lists these numbers in a form such as `8(x2),4`.
 
     Raises UsageError if the variable is missing or invalid.
     """
@@ -201,7 +202,7 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """Return the first name of a list: n1 for `n[1-3,7],m0`. Raises UsageError if the list has no name."""
+    """Return the first host of a host list, such as n1 for `n[1-3,7],m0`. Raises UsageError if the list has no name."""
     return hostlist.expand(nodelist)[0]
 
 
@@ -209,7 +210,7 @@ def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the rendezvous of the ranks: the step's first host and a port. Return None outside a Slurm job.
 
     Ports that Slurm reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because no other step gets
-    them. Without a reserved port, the port follows from the job id. Two jobs on one host have different ports, unless
+    them. Without a reserved port, the port is computed from the job id. Two jobs on one host have the same port only if
     their ids differ by a multiple of _NUM_JOBS.
     """
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")

@@ -1,9 +1,9 @@
 """Start ranks with torchrun.
 
-The command is `python -m torch.distributed.run` with the Python interpreter of the cluster.
+The launcher's command is `python -m torch.distributed.run` with the Python interpreter of the cluster.
 
-A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
-these variables, too. Only the launcher knows the placement of the ranks. Therefore linkbench never computes the local
+A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch also
+set these variables. Only the launcher knows the placement of the ranks. Therefore linkbench never computes the local
 rank from the rank.
 """
 
@@ -45,7 +45,7 @@ class Torchrun(Launcher):
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return the rank and local rank of this process; None if neither RANK nor WORLD_SIZE is set.
+        """Return the rank and local rank of this process, or None if neither RANK nor WORLD_SIZE is set.
 
         Raises UsageError if only one of the two variables is set.
         """
@@ -69,12 +69,13 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command.
 
-        On one node, the command is torchrun with `--standalone`, on the first named host or else on this machine. On
-        several nodes, the command starts torchrun on each named host, and the rendezvous is on the first host.
+        On one node, the command is torchrun with `--standalone`. The node is the first named host, or this machine if
+        no host is named. On several nodes, the command starts torchrun on each named host, and the rendezvous is on the
+        first host.
 
-        On one node, the rendezvous is at 127.0.0.1, because the node's name may not resolve in a sandbox. Several hosts
-        use the static rendezvous, in which the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers
-        the nodes.
+        On one node, the rendezvous is at 127.0.0.1, because the node's name may not resolve in a sandbox. On several
+        hosts, torchrun uses the static rendezvous, in which the k-th host is node k. With the option `rdzv-backend:
+        c10d`, torch instead chooses the numbers of the nodes.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
@@ -106,7 +107,7 @@ class Torchrun(Launcher):
     def blamed(self, log: str) -> Blame | None:
         """Return the rank that failed first according to torchrun.
 
-        If the port of the first host was taken, the result says so.
+        The result also says if the port of the first host was already taken.
         """
         match = _ROOT_CAUSE.search(log)
         if match is None:

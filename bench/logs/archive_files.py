@@ -1,7 +1,7 @@
 """Read the files of a tar or zip archive one by one, each as a temporary file.
 
-Nothing else is written to disk: links and devices are left out, and a member's name never becomes a path. The number of
-unpacked bytes is limited, as for a compressed log.
+The module ignores links and devices, never uses a member's name as a path, and writes nothing else to disk. The number
+of unpacked bytes is limited, as for a compressed log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ERRORS = (
 
 
 def archive_kind(path: Path) -> str | None:
-    """Return "tar" or "zip"; None for any other file, and for a file that is damaged or cannot be read.
+    """Return "tar" or "zip". Return None for any other file, and for a file that is damaged or cannot be read.
 
     A tar archive may be compressed by gzip, bzip2 or xz.
     """
@@ -61,12 +61,12 @@ def archive_kind(path: Path) -> str | None:
 def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
     """Yield the name of each file of an archive, and a temporary file with its content.
 
-    The temporary file exists until the next file is requested. Hidden files are left out.
+    Each temporary file exists until the caller requests the next file. Hidden files are left out.
 
-    `without`: name endings. Files with such a name are left out.
+    `without`: name endings. Files whose names have one of these endings are left out.
 
-    Raises OSError if the archive cannot be read. If the archive is damaged or too large, this function first yields the
-    files before the damage, and then raises ArchiveError.
+    Raises OSError if the archive cannot be read. If the archive is damaged or too large, this function yields the files
+    before the damage. Then it raises ArchiveError.
     """
     kind = archive_kind(path) or "tar"
     most = largest_content(path.stat().st_size)
@@ -99,7 +99,7 @@ def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the regular files of a tar archive. The archive is read once, from beginning to end."""
+    """Yield the regular files of a tar archive. The function reads the archive only once, from beginning to end."""
     unpacked: Any = _Unpacked(_open.pieces(path))
     stream = io.BufferedReader(unpacked, _CHUNK_BYTES)
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
@@ -110,7 +110,7 @@ def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose metadata is not too large."""
+    """A member of a tar archive. A member with too much metadata raises ReadError."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -128,11 +128,11 @@ class _Unpacked(io.RawIOBase):
         self._pieces, self._rest = pieces, b""
 
     def readable(self) -> bool:
-        """Say that the stream can be read."""
+        """Return True, because the stream can be read."""
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fill the buffer with the next bytes. Return the number of bytes; 0 at the end of the stream."""
+        """Fill the buffer with the next bytes. Return the number of bytes, which is 0 at the end of the stream."""
         self._rest = self._rest or next(self._pieces, b"")
         num = min(len(buffer), len(self._rest))
         buffer[:num], self._rest = self._rest[:num], self._rest[num:]

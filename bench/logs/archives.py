@@ -1,7 +1,7 @@
 """Unpack compressed logs (gzip, bzip2, xz) while they are read.
 
-An archive is unpacked in chunks, so the whole archive is never in memory. A few bytes may expand to terabytes. The
-number of unpacked bytes is therefore limited.
+An archive is unpacked in chunks, so the whole archive is never in memory. A few compressed bytes may expand to
+terabytes. The number of unpacked bytes is therefore limited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass
 class ArchiveError(Exception):
-    """An archive that cannot be read to its end.
+    """The error for an archive that cannot be read to its end.
 
     `most`: the limit in bytes that the archive exceeds, or None if the archive is damaged.
     `is_cut`: whether only the end of the archive is missing.
@@ -35,7 +35,7 @@ class ArchiveError(Exception):
 
 
 def kind_of(begin: bytes) -> str | None:
-    """Return the type of an archive that begins with these bytes; None for any other file."""
+    """Return the type of an archive that begins with these bytes, or None for any other file."""
     return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
 
 
@@ -45,7 +45,7 @@ def largest_content(num_bytes: int) -> int:
 
 
 class Unpacker:
-    """Unpacks the bytes of one archive, which may have several members. Raises ArchiveError."""
+    """Unpacks the bytes of one archive, which may consist of several compressed members. Raises ArchiveError."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -54,7 +54,7 @@ class Unpacker:
         self._in_member = self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the unpacked bytes of a chunk of the archive, in chunks of at most 1 MiB."""
+        """Unpack one chunk of the archive, and yield the unpacked bytes in pieces of at most 1 MiB."""
         self._num_in += len(chunk)
         while chunk:
             if not self._in_member and self._num_out and kind_of(chunk) != self._kind:
@@ -85,7 +85,10 @@ class Unpacker:
             piece = self._member.decompress(rest, _PIECE_BYTES)
 
     def finish(self) -> None:
-        """Check that the archive is complete after its last chunk. Raises ArchiveError if its end is missing."""
+        """Check that the archive is complete after its last chunk.
+
+        Raises ArchiveError if the end of the archive is missing.
+        """
         if self._in_member:
             raise ArchiveError(self._kind, "it ends early", is_cut=True)
 

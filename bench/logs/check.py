@@ -1,8 +1,8 @@
-"""Check whether the figures in a log agree with linkbench's definitions.
+"""Check whether the values in a tool's log agree with linkbench's definitions.
 
-Figures are never changed. If figures conflict with the definitions, the run gets a remark and the row gets a flag. The
-tool's reader compares the figures of a row with each other (`ForeignRow.contradicts`), because only the reader knows
-how many digits the tool prints.
+Figures are never changed. If a value conflicts with a definition, the run gets a remark and the row gets a flag. The
+tool's reader also compares the values within a row (`ForeignRow.contradicts`), because only the reader knows how many
+digits the tool prints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _RELATIVE = 1e-4  # relative tolerance for rates that are so large that they are
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """Return a remark on the first row whose busbw is not algbw x the bus factor. Later rows give no further remark."""
+    """Return a remark on the first row whose busbw differs from algbw times the bus factor.
+
+    Later rows give no further remark.
+    """
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()
@@ -28,7 +31,10 @@ def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ..
 
 
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
-    """Check whether busbw equals algbw x factor, within the printed digits. Return True if a value is unknown."""
+    """Check whether busbw equals algbw times the factor, within the printed digits.
+
+    If busbw, algbw or the factor is unknown, return True.
+    """
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
     # other tools print the busbw of the busiest rank
     if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":
@@ -38,7 +44,10 @@ def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) 
 
 @lru_cache(maxsize=1024)
 def _factor(pattern: Pattern | None, num_ranks: int | None) -> float | None:
-    """Return the bus factor, busbw / algbw, which is equal for all sizes. Return None if it is unknown."""
+    """Return the bus factor, the ratio busbw / algbw. The bus factor is the same for all sizes.
+
+    Return None if the factor is unknown.
+    """
     if pattern is None or num_ranks is None or num_ranks < 2 or isinstance(pattern, MessagePattern):
         return None
     return pattern.bus_factor(Shape(num_ranks, 16 * num_ranks))

@@ -4,9 +4,9 @@ Libraries, launchers and the kernel print such messages. Each format is a file i
 `FORMAT`. A `SignFormat` is a table of regular expressions. Each expression recognises one type of message. The named
 groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
-A text is read once, in pieces. A piece is split into lines only if it contains a hint, which is a word that a format's
-messages contain. The number of events is limited, which also limits the memory. No content of a file causes an
-exception.
+The reader gets a text piece by piece and reads each piece once. A piece is split into lines only if it contains a hint,
+which is a word that a format's messages contain. The number of events is limited, so the memory is limited as well.
+Whatever a file contains, the reader raises no exception.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """One type of message: its code, its role, its meaning and the next step.
+    """One type of message, with its code, its role, its meaning, and the step that the user should take next.
 
     `what`: a template of the meaning.
-    `step`: a template of the next step. The event's fields and facts fill both templates (core/codes.py: fill_present).
+    `step`: a template of the next step. Fields and facts of the event replace the placeholders in both templates
+        (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
-    `advisory`: whether programs also print this message if all goes well. Such a message alone is not a failure.
+    `advisory`: whether programs also print this message if all goes well. An advisory message alone is not a failure.
     """
 
     code: str
@@ -71,14 +72,14 @@ class MessageKind:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One message. A field is None or empty if the text does not state its value.
+    """One message. If the text does not state the value of a field, the field is None or empty.
 
     `time_s`: seconds since the start of the year, on the host's clock.
     `duration_s`: the seconds that the rank waited.
     `ranks`: the ranks that the message names as missing.
-    `printed`: the shortened text of the message.
+    `printed`: the text of the message, shortened if necessary.
     `label`: the rank that a launcher printed before the first line of the message.
-    `later`: what the file shows after the message.
+    `later`: what happens in the file after the message.
     """
 
     kind: MessageKind
@@ -117,7 +118,7 @@ class EventLine:
     `raw`: the line as it is in the file.
     `text`: the line without prefixes that launchers added.
     `label`: the rank that a launcher printed before the line.
-    `before`: the line before it in the file, as it is there; empty if it is not known.
+    `before`: the previous line of the file, unchanged, or empty if this line is unknown.
     """
 
     number: int
@@ -143,7 +144,7 @@ class EventFormat(ABC):
         """Yield the events of one line."""
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of messages that are incomplete at the end of the file."""
+        """Yield the events of messages that are incomplete when the file ends."""
         yield from ()
 
 
@@ -194,7 +195,7 @@ class SignFormat(EventFormat):
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Return the event, and add facts from other parts of the line."""
+        """Return the event with additional facts from other parts of the line."""
         return event
 
 
@@ -218,7 +219,8 @@ _TEST_LABEL = re.compile(r"^\s*(\d{1,6}): Test (?:command|timeout computed to be
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
     """Build an event from the named groups of a match, the line's time, and given fields. Given fields have precedence.
 
-    A group `name_2` also fills `name`, because a regular expression cannot use the same name twice.
+    A group named `name_2` fills the same field as the group `name`, because a regular expression cannot use a name
+    twice.
     """
     values: dict[str, Any] = {"time_s": time_of(line.raw), "label": line.label}
     facts: dict[str, Any] = {}
@@ -246,7 +248,10 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """Parse a whole number. Return None for too many digits, because the text is then damaged."""
+    """Parse a whole number.
+
+    Return None for a number with too many digits, because such a number shows that the text is damaged.
+    """
     return int(text) if len(text) <= 20 else None
 
 
@@ -263,7 +268,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def time_of(text: str) -> float | None:
-    """Return the first date in a line in seconds since the start of the year; None without a date."""
+    """Return the first date in a line in seconds since the start of the year, or None without a date."""
     found = _TIMES.search(text[:_LONGEST_LINE])
     if found is None:
         return None
@@ -277,7 +282,10 @@ def time_of(text: str) -> float | None:
 
 
 class EventReader:
-    """Reads the events of one file. `look` gets each piece of the file's text in order (logs/readers/_lines.py)."""
+    """Reads the events of one file.
+
+    The method `look` gets the pieces of the file's text in order (logs/readers/_lines.py).
+    """
 
     def __init__(self) -> None:
         """Begin without any text."""
@@ -356,13 +364,13 @@ class EventReader:
         return self._progress.later(event.line, self._stream_of(event), event.rank)
 
     def _stream_of(self, event: Event) -> str | None:
-        """Return the process that printed a message, which may have begun on an earlier line."""
+        """Return the process that printed the message of an event. The message may have begun on an earlier line."""
         return self._streams.get(event.line) or (str(event.label) if event.label is not None else None)
 
     def _skip(self, text: str) -> None:
         """Skip a piece of text that contains no known word, but keep its last line.
 
-        This line may continue in the next piece.
+        The next piece of text may continue this line.
         """
         ended = text.count("\n")
         begun = self._rest + text
@@ -376,12 +384,15 @@ class EventReader:
         self._number += ended
 
     def _sample(self, begin: int, text: str) -> None:
-        """Read samples of a text from time to time. Of the last text of a file, `events` reads them."""
+        """Read samples of a skipped text at intervals, to see how far the job got.
+
+        `events` reads the samples from the end of the file.
+        """
         is_sampled = self._read_skipped(begin, self._progress.samples(text), is_sample=True)
         self._unread = None if is_sampled else (begin, text)
 
     def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]], is_sample: bool = False) -> bool:
-        """Read how the job went on from some lines that were skipped. Return whether there is a line."""
+        """Read some of the skipped lines, to see how the job continued. Return whether there was at least one line."""
         number = None
         for number, raw in lines:
             label = self._srun_label(raw, not is_sample) if raw[:1].isdigit() or raw[:1] == " " else None
@@ -389,7 +400,7 @@ class EventReader:
         return number is not None
 
     def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> int | None:
-        """Read the events of a line. Return the rank that srun printed before it."""
+        """Read the events of a line. Return the rank that srun printed before the line."""
         readers = [reader for reader in self._formats if reader.is_open]
         readers += [reader for hint, reader in near if hint in raw]
         label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
@@ -415,7 +426,7 @@ class EventReader:
         return label
 
     def _is_frequent(self, raw: str) -> bool:
-        """Check whether many earlier lines were equal to this line, apart from numbers.
+        """Check whether many earlier lines were the same as this line, apart from the numbers in the lines.
 
         Such lines are skipped, so that logs with millions of them can be read in seconds.
         """
@@ -428,9 +439,10 @@ class EventReader:
     def _srun_label(self, raw: str, is_new: bool = True) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
-        Line numbers have the same form, but a line number never occurs twice. ctest prints the number of a test.
+        A line number looks like such a rank, but each line number occurs only once. A number that ctest prints is the
+        number of a test.
 
-        `is_new`: whether the line was not read before.
+        `is_new`: whether the line is read for the first time.
         """
         found = _SRUN_LABEL.match(raw)
         if found is None:
@@ -445,9 +457,11 @@ class EventReader:
         return rank if self._labels.get(rank, 0) > 1 else None
 
     def _keep(self, events: Iterable[Event], stream: str | None = None) -> None:
-        """Keep new events. Of equal events, keep the first one, and the last one if the job went on between them.
+        """Keep new events. If several events are equal, keep the first event.
 
-        `stream`: the process that printed the line.
+        Keep the last event as well if the job made progress between the events.
+
+        `stream`: the process that printed the line of the events.
         """
         for event in map(_with_label, events):
             number = self._num_of.get(event.code, 0)
@@ -477,10 +491,10 @@ class EventReader:
 
 
 def _with_label(event: Event) -> Event:
-    """Return the event with the rank that the label of its first line names.
+    """If the label of an event's first line names a rank, return the event with this rank.
 
-    Events with a rank and messages of launchers do not change. A message about absent ranks comes from another rank,
-    which is never one of the absent ranks.
+    Events that already have a rank, and messages of launchers, do not change. A message about absent ranks comes from a
+    rank that is present, so the label never names an absent rank.
     """
     if event.role == Role.ABSENT:
         reporter = event.rank if event.label is None else event.label

@@ -1,8 +1,8 @@
-"""Define the contents of other tools' logs: runs with rows and matrices, and remarks about lost data.
+"""Define how linkbench stores other tools' logs: as runs with rows and matrices, and as remarks about lost data.
 
 Each tool has a reader, a file in `logs/readers/`, that converts lines to these values. Units are seconds, bytes and
 bytes per second. None means "unknown". Sizes and names follow linkbench's definitions (docs/metrics.md).
-`payload_bytes` is S, the larger of a rank's two buffers, even if the tool defines its size in another way.
+`payload_bytes` is always S, the larger of a rank's two buffers, even if the tool defines its own size differently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
 
 
 class Line(NamedTuple):
-    """One line of a log, without prefixes and marks of launchers, terminals and editors. `number` counts from 1."""
+    """One line of a log, without the prefixes and marks that launchers, terminals and editors added.
+
+    `number` counts from 1.
+    """
 
     number: int
     text: str
@@ -30,17 +33,17 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """The figures of one measurement at one size.
+    """The values of one measurement at one size.
 
     A line of OSU or perftest gives one row. A line of nccl-tests gives two rows: out of place and in place.
 
     `num_wrong`: the number of wrong elements, or None if the tool did not check the data.
-    `root`: the root, or None if the operation has no root.
-    `min_s`, `max_s`, `median_s`, `num_iterations`: other figures that the tool prints besides the mean. The tool
-    defines what these figures mean.
-    `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. Such a figure is
-    not computed from other figures.
-    `contradicts`: the reason why the row's figures contradict each other, or None.
+    `root`: the root rank, or None if the operation has no root.
+    `min_s`, `max_s`, `median_s`, `num_iterations`: other statistics that the tool prints besides the mean. The tool
+    defines what these statistics mean.
+    `unreadable`: the names of values ("time", "algbw", "busbw") that the tool printed as nan or inf. The reader does
+    not compute such a value from other values.
+    `contradicts`: the reason why the row's values contradict each other, or None.
     """
 
     payload_bytes: int | None
@@ -64,7 +67,7 @@ class ForeignRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One pair of a matrix, such as ("gpu0", "gpu1") or ("host", "gpu3"). `value` is None unless the status is "ok".
+    """One pair of a matrix, such as ("gpu0", "gpu1") or ("host", "gpu3"). `value` is None if the status is not "ok".
 
     `status`: "ok", "waived" (the path does not exist or was rejected), "unreadable" (lost from the log) or "failed".
     `payload_bytes`: the size of one transfer in bytes, if the matrix has cells of several sizes. Each pair then has a
@@ -85,7 +88,7 @@ class Matrix:
     `unit`: "bytes_per_s" or "s".
     `engine`: "ce" (copy engine), "sm" (kernel), or None if unknown.
     `payload_bytes`: the size of one copy in bytes, or None if unknown.
-    `direction`: the type of the test; None if unknown. Possible values are:
+    `direction`: which transfers the test measures, or None if unknown. Possible values are:
 
     - "h2d", "d2h", "d2d": copies from `src` to `dst`. The name "others" means all GPUs except the GPU that the cell
       names.
@@ -110,7 +113,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class NamedFigure:
-    """A named result outside rows and matrices, such as a score, a rate or the verdict of a test.
+    """A named result that belongs to no row and no matrix, such as a score, a rate or the verdict of a test.
 
     `name`: the measured quantity, as the tool prints it.
     `where`: the measured part ("gpu3", "rank 0", "stream 5"), or "" for the whole run.
@@ -169,7 +172,7 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note about lost or doubtful data, or about another fact.
+    """A note about lost data, doubtful data or another fact that the user should know.
 
     `line`: the line number, or None for the whole run.
     """
@@ -181,7 +184,7 @@ class Remark:
 
     @classmethod
     def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
-        """Build a remark from a code and its facts. The template of the code is the text."""
+        """Build a remark from a code and its facts. The code's template gives the remark's text."""
         return cls(line, code, facts, code.words(facts))
 
     @classmethod
@@ -195,13 +198,13 @@ class Remark:
 
     @property
     def words(self) -> str:
-        """The text, with the line number before it if the line is known."""
+        """The remark's text. If the line is known, the line number precedes the text."""
         return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as the log shows it.
+    """One run of a tool, as the log shows it.
 
     `failure`: the reasons why the status is not "ok". A failure has the code of the first reason and the texts of all
     reasons. The fact `printed` is the text that other programs printed.
@@ -240,9 +243,9 @@ class ForeignRun:
         return self.status == OK and not any(row.num_wrong for row in self.rows)
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log does not state.
+        """Return this run with the given number of ranks, which the run's log does not state.
 
-        Sizes that are blocks of one rank are converted to S.
+        If the sizes in the log are blocks of one rank, these sizes are converted to S.
         """
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
@@ -257,8 +260,8 @@ class ForeignRun:
 class Reader(ABC):
     """Reads one tool's output. A new reader is made for every file. No content of a file causes an exception.
 
-    Lines are fed in order. A reader yields a run as soon as the run has ended. The memory depends on the number of
-    rows, not of lines.
+    Lines are fed in order. A reader yields a run as soon as the run has ended. The memory that a reader needs depends
+    on the number of rows and not on the number of lines.
     """
 
     tool: ClassVar[str]  # the name of the reader's file in `logs/readers/`
@@ -295,7 +298,7 @@ def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
     """Return the runs of one log.
 
     Often only the first run of a loop prints its devices. A run without GPUs therefore gets the GPUs, hosts and nodes
-    of another run with the same number of ranks. Nothing is added if the runs list different machines.
+    of another run with the same number of ranks. If the runs list different machines, the function adds nothing.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

@@ -77,9 +77,9 @@ Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 class Source:
     """One file to read.
 
-    `name`: its name as shown to the user.
+    `name`: the name of the file as shown to the user.
     `found`: whether the user named only the folder of the file, or the archive that contains the file.
-    `trouble`: why the archive with this name cannot be read completely.
+    `trouble`: the reason why the file cannot be read completely, if the file is an archive.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Whether a separate sentence reports the file's problem.
+        """Whether the problem of this file gets a sentence of its own.
 
         A file is reported if the user named it, if it is empty, or if it cannot be read.
         """
@@ -113,13 +113,15 @@ class Log:
 
 
 def readers() -> tuple[type[Reader], ...]:
-    """Return one reader for every tool."""
+    """Return the reader classes of all tools that have a reader."""
     found = (getattr(plugins.load("tool", name), "READER", None) for name in plugins.names("tool"))
     return tuple(reader for reader in found if reader is not None)
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """Return the files for these names. The files of a folder are sorted by name, and hidden files are left out.
+    """Return the files that the names of files and folders stand for.
+
+    The files of a folder are sorted by name, and hidden files are left out.
 
     Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """
@@ -209,7 +211,8 @@ def _read_chunks(
 ) -> Log:
     """Read a file in chunks.
 
-    Raises ArchiveError if the file is a damaged archive. If an archive is cut, the runs before the cut are kept.
+    Raises ArchiveError if the file is a damaged archive. If the end of an archive is missing, the runs in the existing
+    part are kept.
     """
     if chunks.binary:
         return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
@@ -227,9 +230,9 @@ def _read_chunks(
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """Return a sentence for each file whose problem is reported separately.
+    """Return a sentence for each file whose problem needs a report of its own.
 
-    All other files without results share one sentence.
+    One more sentence reports all other files without results.
     """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]
@@ -240,7 +243,7 @@ def troubles(logs: Sequence[Log]) -> list[str]:
 
 
 def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """Mark each row whose busbw does not follow from its algbw. The mark becomes a flag of the record."""
+    """Mark each row whose busbw does not agree with its algbw. The mark becomes a flag of the record."""
     pattern = patterns.get(run.pattern or "")
     mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
     rows = []
@@ -251,7 +254,7 @@ def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> For
 
 
 def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
-    """Return the runs of all logs as jobs of one run.
+    """Return the jobs of one linkbench run, made from the runs in all logs.
 
     Raises UsageError if the instance type in `options` is impossible for this number of ranks.
     """
@@ -266,8 +269,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. The run then fails every gate, because these logs may have contained
-    rows.
+    The plan lists the logs that could not be read. A run with unreadable logs then fails every gate, because these logs
+    may have contained rows.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -292,9 +295,9 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    The input of a reader begins with a line that only the reader's tool can have printed. It ends before a line that
-    begins the input of another reader. The first reader also gets the lines before its input, because these lines may
-    name hosts and the command.
+    The input of a reader begins with a line that only the reader's tool can have printed. The input ends before a line
+    with which the input of another reader begins. The first reader also gets the lines before its input, because these
+    lines may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -344,7 +347,7 @@ class _Watch:
 def _may_begin(kind: type[Reader], text: str) -> bool:
     """Check whether one of a reader's hints is in the text.
 
-    A colour code may split a hint, so the result is True for any text with a colour code.
+    A colour code inside a hint hides the hint, so the result is True for any text with a colour code.
     """
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 
@@ -355,7 +358,7 @@ class _Chunks:
     `digest`: the hash of the bytes that were read.
     `cut`: the error if the end of an archive is missing.
 
-    Raises ArchiveError for any other damage.
+    Raises ArchiveError if the archive is damaged in another way.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

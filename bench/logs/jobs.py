@@ -60,7 +60,7 @@ class ImportOptions:
     gpus_per_node: int | None = None
 
     def of_node(self, links: NodeLinks | None, ranks_per_node: int | None) -> NodeLinks | None:
-        """Return the links of a node, changed by the user's options. Return None if nothing is known."""
+        """Return the links of a node, changed by the user's options. Return None if the links are unknown."""
         if self.nics is None and self.gpus_per_node is None:
             return links
         num, rate = self.nics or (None, None)
@@ -73,9 +73,9 @@ class ImportOptions:
         return replace(found.with_rates({"nic": rate}), num_nics=num, gpus=gpus)
 
     def applied(self, run: ForeignRun) -> ForeignRun:
-        """Add the numbers of ranks and nodes that the log of a run lacks.
+        """Add the numbers of ranks and nodes that are missing in the log of a run.
 
-        Raises UsageError if the ranks cannot be divided among the nodes.
+        Raises UsageError if the ranks cannot be divided evenly among the nodes.
         """
         if run.num_ranks is None and self.num_ranks is not None:
             run = run.with_num_ranks(self.num_ranks)
@@ -101,7 +101,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """Yield the records in order. If the run did not succeed, the last record is the failure."""
+        """Yield the records in order. If the run did not succeed, the last record describes the failure."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -132,9 +132,9 @@ def jobs_of(
 ) -> list[ImportedJob]:
     """Return the jobs of a run.
 
-    Rows with the same element type, operation, root and placement form a job. Each matrix is a job, and all figures
-    together are a job. A run without results becomes a job that has only the failure. Raises UsageError if the instance
-    type in `options` is impossible for this number of ranks.
+    All rows with the same element type, operation, root and placement form one job. Each matrix forms a job, and all
+    named figures of a run together form one job. A run without results becomes a job whose only record is the failure.
+    Raises UsageError if the instance type in `options` is impossible for this number of ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # In other tools, alltoallv sends equal blocks, like alltoall.
@@ -165,10 +165,10 @@ def jobs_of(
 def _bounding(
     run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """Return the links from which the rows' bounds are computed, and a fact about these links.
+    """Return the links from which the bounds of the rows are computed, and a fact about these links.
 
-    If the user named no links, the ports of the GPUs in the log are used. Operations of a running job have no bound,
-    because their times include other work.
+    If the user named no links, the bounds use the ports of the GPUs that the log lists. Operations in the log of a
+    running job have no bounds, because their times include other work of the job.
     """
     if log_traits(run.tool).of_running_job:
         return {}, {}
@@ -183,7 +183,7 @@ def _bounding(
 
 
 def _per_node(run: ForeignRun) -> int | None:
-    """Return the number of ranks on each node. Return None if it is unknown or differs between nodes."""
+    """Return the number of ranks on each node. Return None if this number is unknown or differs between nodes."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
         return None
     return run.num_ranks // run.num_nodes
@@ -255,7 +255,7 @@ def _matrix_header(
 def _figures_header(
     name: str, run: ForeignRun, origin: Origin, options: ImportOptions, remarks: Sequence[Remark]
 ) -> Header:
-    """Return the header of a job of figures.
+    """Return the header of a job that consists of named figures.
 
     The header contains all figures. The job has records only for rates, times and failed tests.
     """
@@ -343,7 +343,7 @@ def _facts(run: ForeignRun) -> dict[str, str]:
     """Return facts about a run's buffers.
 
     `gpus`: the names of the GPUs.
-    `memory`: "device" if the tool used GPU memory although its default is host memory.
+    `memory`: "device" if the tool uses host memory by default, but used GPU memory in this run.
     """
     of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}

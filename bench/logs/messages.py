@@ -1,7 +1,7 @@
 """Codes and messages for problems with a log: files, lost lines, figures and cells.
 
-Codes of a single tool are in the file of the tool's reader. Templates contain no line number. A remark has its own
-field for the line number. In the text of a failure, the line number is appended.
+Codes of a single tool are in the file of the tool's reader. The templates contain no line numbers. A remark stores the
+line number in a field of its own. A failure has the line number at the end of its text.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LogCode(OptionalPartsCode):
 
 
 class ToolCode(Code):
-    """The reasons why another tool does not measure a case. The file of a tool defines further codes."""
+    """Reasons why another benchmark tool does not measure a case. The file of a tool defines further codes."""
 
     NOT_INSTALLED = "tool-not-installed", "{text}"
     NO_PROGRAM = "no-program", "{tool} has no program for {pattern}"

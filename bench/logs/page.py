@@ -1,6 +1,7 @@
-"""Write the document of `linkbench import --format json`.
+"""Write the JSON document that `linkbench import --format json` prints.
 
-The document contains every run as the log shows it. Nothing is converted to records.
+The document contains every run as the log shows it. The document contains the runs before they are converted to
+records.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
     """Return the document as one text, with one record or matrix per line.
 
-    Units are SI, and unknown values are null. `runs`: (name of the file, run).
+    Units are SI, and unknown values are null. `runs`: pairs of a file's name and a run in this file.
     """
     return "".join(pieces(runs))
 
 
 def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
-    """Yield the document of `render` in pieces, because the document of a large log is large."""
+    """Yield the same document as `render`, but in pieces, because a large log gives a large document."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"

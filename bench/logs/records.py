@@ -1,6 +1,6 @@
 """Convert rows and cells of another tool to linkbench records.
 
-The records have the printed figures. Bus factors and other factors follow linkbench's definitions.
+The records have the values that the tool printed. Bus factors and other factors follow linkbench's definitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. If the row has no figure or no size, the record is a skip or a failure."""
+    """Convert a row to a record.
+
+    If the row has neither a time nor a rate, or if the size is unknown, the record is marked as skipped or failed.
+    """
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -59,7 +62,7 @@ def _mode(run: ForeignRun) -> str:
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """Return the bus factor and the bytes per rank and per node.
+    """Return the bus factor, the bytes per rank, and the bytes per node.
 
     Return None if the pattern or the number of ranks is unknown.
     """
@@ -79,9 +82,9 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 
 
 def _unreadable(row: ForeignRow) -> list[str]:
-    """Return the names of the figures that were printed as nan or inf.
+    """Return the names of the values that were printed as nan or inf.
 
-    A row with such a figure is not used as evidence.
+    If a row has such a value, linkbench does not use the row as evidence.
     """
     figures = (
         ("time", row.time_s),
@@ -98,7 +101,7 @@ def _unreadable(row: ForeignRow) -> list[str]:
 
 
 def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
-    """Return the printed figures.
+    """Return the values that the tool printed.
 
     A missing algbw is computed as size / time. A missing busbw is computed as algbw times the bus factor.
     """
@@ -148,7 +151,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
 def of_figure(header: Header, figure: NamedFigure) -> Record | None:
     """Convert a rate or a time to a record, and a failed test to a failure.
 
-    Return None for all other figures, because only the header stores them.
+    Return None for any other named figure, because only the header stores such figures.
     """
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:
@@ -163,7 +166,7 @@ def of_figure(header: Header, figure: NamedFigure) -> Record | None:
 
 
 def failure_code(cell: MatrixCell) -> Code:
-    """Return why a cell has no value, if its test was not waived."""
+    """Return why a cell has no value. The caller handles cells of waived tests in another way."""
     return LogCode.CELL_UNREADABLE if cell.status == "unreadable" else LogCode.CELL_FAILED
 
 
@@ -175,13 +178,13 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """Return the rank of an endpoint: 3 for "gpu3", None for a host or for all GPUs together."""
+    """Return the rank of an endpoint, such as 3 for "gpu3". Return None for a host or for all GPUs together."""
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Return the name of the group to which a cell belongs, and the ranks of its sender and receiver.
+    """Return the name of the group to which a cell belongs, and the ranks of the cell's sender and receiver.
 
     A GPU is a rank, but a host is not a rank.
     """

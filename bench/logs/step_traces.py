@@ -1,8 +1,8 @@
 """Read traces of jobs from files, folders and archives.
 
 Each format is a file in `logs/traces/` that defines a `READER`. A reader recognises its format by the first bytes of a
-file. Only one file is read at a time. If a file cannot be read, the result has a remark. The content of a file is never
-executed and never causes an exception.
+file. Only one file is read at a time. If a file cannot be read, the result contains a remark about the file. The
+content of a file is never executed and never causes an exception.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: int = 0) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
-    named: whether the user named this file. If so, a file that is not a trace gives a remark.
-    depth: the number of archives around the file.
+    `named`: whether the user named this file. If so, a remark says that a file is not a trace.
+    `depth`: the number of archives around the file.
     """
     try:
         head = _open.head(path)
@@ -110,7 +110,7 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: in
 
 
 def _damage(name: str, error: Exception) -> Coded:
-    """Return the remark on a file that cannot be read to its end."""
+    """Return the remark about a file that cannot be read completely."""
     if not isinstance(error, ArchiveError):
         return Coded.of(TraceCode.UNREADABLE, source=name, error=str(error))
     if error.most is not None:
@@ -129,7 +129,7 @@ def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
 
 
 def _renamed(remarks: Iterable[Coded], name: str) -> Iterator[Coded]:
-    """Yield the remarks, but replace their file name by `name`, for example the name inside an archive."""
+    """Yield the remarks with `name` as the name of their file. For example, `name` is the name inside an archive."""
     for remark in remarks:
         codes = {code.value: code for code in TraceCode}
         if remark.code in codes and "source" in remark.facts:

@@ -29,7 +29,7 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """The server or the client of a test, with its RDMA adapter if the test needs an adapter.
+    """The host that is the server or the client of a test, with its RDMA adapter if the test needs one.
 
     `bytes_per_s`: the rate of the adapter's link, if known.
     """
@@ -42,18 +42,21 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostEnds:
-    """The server and the client of a test, and the version of the program. One line of the output has these values."""
+    """The server and the client of a test, and the version of the program.
+
+    These values are printed as one line of the output.
+    """
 
     ends: tuple[HostEnd, ...]
     version: str = ""
 
     def line(self) -> str:
-        """Return the line that precedes the program's own output."""
+        """Return the line that is printed before the program's own output."""
         return f"{_ENDS}{json.dumps(asdict(self))}"
 
     @classmethod
     def of_text(cls, text: str) -> HostEnds | None:
-        """Return the values of the first complete line, or None if there is no complete line."""
+        """Return the values from the first such line in the output, or None if there is no complete line."""
         line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
         try:
             plain = json.loads(line.removeprefix(_ENDS)) if line else None
@@ -68,7 +71,7 @@ _ENDS = "# linkbench: ends of the test: "
 def record_of_case(case: Case, world: World, **held: Any) -> Record:
     """Return the record of a case with one size. The program reuses its buffers, so the cache is hot.
 
-    `held`: the figures (`reported`), or the failure (`failed`) of the case.
+    `held`: either the results of the case (`reported`), or the failure of the case (`failed`).
     """
     return Record(
         mode=case.mode,
@@ -106,13 +109,13 @@ class Tool(ABC):
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the tool cannot measure this case, one of `starts`.
+        """Return the reason why the tool cannot measure this case. The case is one of the cases that `starts` returns.
 
         Return None if the tool can measure the case.
         """
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """Divide a case into parts. One start of a program measures one part."""
+        """Divide a case into parts. Each part is measured by a separate start of the program."""
         return (case,)
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
@@ -133,7 +136,7 @@ class Tool(ABC):
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
         """Return the arguments of the program for the sizes of the case.
 
-        Replace DOCUMENT by the path of a results file.
+        The argument DOCUMENT is a placeholder, which the controller replaces with the path of a results file.
         """
 
     @abstractmethod
@@ -149,13 +152,13 @@ class Tool(ABC):
         return {}
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return the links that limit the tool's figures, from its output, or None if these links are unknown."""
+        """Return the links that limit the tool's results, according to the tool's output."""
         return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Return sentences on the differences between the tool's and linkbench's definitions for this case.
 
-        The sentences also say how figures were converted.
+        The sentences also say how values were converted.
         """
         return ()
 
@@ -175,8 +178,8 @@ class Installed:
     """A tool and its programs that linkbench found on this machine.
 
     `programs`: the path of each program, by name.
-    `lacks`: the message about missing programs.
-    `builds`: the abilities of each program, by name. An ability is a feature that only some builds have.
+    `lacks`: a message about the programs that are missing.
+    `builds`: for each program, by name, the abilities of its build. An ability is a feature that only some builds have.
     """
 
     tool: Tool

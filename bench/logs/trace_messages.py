@@ -6,7 +6,10 @@ from bench.core.codes import OptionalPartsCode
 
 
 class TraceCode(OptionalPartsCode):
-    """Gaps, losses and contradictions in a trace file. Facts are `source` (the file) and the fields of the template."""
+    """Remarks about gaps, losses and contradictions in a trace file.
+
+    The facts are `source` (the file) and the other fields of the template.
+    """
 
     EMPTY = "trace-empty", "{source} is empty"
     UNKNOWN = "trace-unknown", "{source} is not a trace in a known format"

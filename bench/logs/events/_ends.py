@@ -1,6 +1,6 @@
 """Explain signals, exit codes and losses that several programs report.
 
-A reader may replace the texts by those of its program.
+A reader may replace these explanations with explanations for its own program.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ _NAMES = {
 
 
 def signal_of(name: str) -> int | None:
-    """Return the number of a signal with this name or description; None if unknown."""
+    """Return the number of a signal with this name or description, or None if unknown."""
     return next((number for known, number in _NAMES.items() if name.startswith(known)), None)
 
 
 def by_signal(signal: int) -> MessageKind:
-    """Return what a failure by this signal means."""
+    """Return the meaning of a failure that this signal caused."""
     if signal == 9:
         return KILLED
     if signal == 6:
@@ -168,7 +168,7 @@ def by_signal(signal: int) -> MessageKind:
 
 
 def signal_of_exit(code: int) -> int | None:
-    """Return the signal that an exit code reports; None for an exit code of the program itself."""
+    """Return the signal that an exit code reports. Return None if the program itself chose the exit code."""
     if code < 0:
         return -code
     return code - 128 if 128 < code < 160 else None
@@ -177,7 +177,8 @@ def signal_of_exit(code: int) -> int | None:
 def by_exit_code(code: int) -> MessageKind:
     """Return what an exit code means.
 
-    If a signal ended the process, shells report 128 + the signal's number, and Python reports the negative number.
+    If a signal ended the process, shells report 128 + the signal's number. Python reports the signal's number as a
+    negative number.
     """
     signal = signal_of_exit(code)
     return EXITED if signal is None else by_signal(signal)

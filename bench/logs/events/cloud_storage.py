@@ -1,6 +1,7 @@
-"""Read TensorFlow's errors of cloud storage: a file that could not be written or read after many attempts.
+"""Read TensorFlow's cloud storage errors: a file could not be written or read after many attempts.
 
-The message is in retrying_utils.cc of TensorFlow. In TensorFlow 1, a session that failed so may begin again.
+The message is in retrying_utils.cc of TensorFlow. In TensorFlow 1, a session that failed for this reason may start
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class CloudStorage(SignFormat):
     )
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Add the task that the line before names."""
+        """Add the rank of the task that the previous line names."""
         task = _TASK.search(line.before)
         return event if task is None else replace(event, rank=int(task["rank"]))
 

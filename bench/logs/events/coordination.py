@@ -1,6 +1,7 @@
-"""Read errors of the coordination service of JAX and TensorFlow, and of TensorFlow's collectives.
+"""Read errors of TensorFlow's collectives, and of the coordination service that JAX and TensorFlow use.
 
-The messages are in coordination_service.cc and client.h of XLA. A task is a process; its number is the rank.
+The messages are in coordination_service.cc and client.h of XLA. Each process is a task, and the number of the task is
+the rank.
 """
 
 from __future__ import annotations
@@ -110,10 +111,10 @@ _MOST_KEPT = 4_000
 
 @dataclass(eq=False)
 class _Report:
-    """A message that continues on the lines below it.
+    """A message that continues on the following lines.
 
-    `barrier`: the barrier that was missed; None if the message is about heartbeats.
-    `is_listing`: whether the list of tasks began.
+    `barrier`: the barrier at which tasks were missing, or None if the message is about heartbeats.
+    `is_listing`: whether the message's list of tasks has begun.
     `last_line`: the number of the last line that belongs to the message.
     """
 
@@ -125,7 +126,10 @@ class _Report:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def takes(self, text: str) -> bool:
-        """Take the tasks and the counts from a part of the message. Return whether the text is such a part."""
+        """Read the tasks and the counts from a part of the message.
+
+        Return whether the text is a part of the message.
+        """
         is_part = False
         for part in _LABEL.sub("", text).split("\\n"):  # a string in JSON contains the characters \ and n
             counts, names = _COUNTS.search(part), _NAMES.search(part)
@@ -143,7 +147,7 @@ class _Report:
         return is_part
 
     def event(self) -> Event:
-        """Return the event of the message."""
+        """Return the event that this message describes."""
         tasks, facts = tuple(sorted(set(self.tasks))), self.facts
         if self.barrier is None:
             kind = _SILENT if tasks else _ELSEWHERE
@@ -153,9 +157,10 @@ class _Report:
 
 
 class CoordinationService(EventFormat):
-    """Yields one event for each message. A message may list tasks on the lines below it.
+    """Yields one event for each message. The lines after a message may list the tasks to which the message applies.
 
-    Lines of other processes may be inside the list. A task whose heartbeats stopped is no failure if it connects again.
+    Lines of other processes may be inside the list. If a task whose heartbeats stopped connects again, it is not
+    treated as failed.
     """
 
     hints = (
@@ -176,7 +181,7 @@ class CoordinationService(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may belong to the last messages."""
+        """Whether the next line may belong to a message that has begun."""
         return bool(self._reports) or self._remote is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
@@ -203,7 +208,7 @@ class CoordinationService(EventFormat):
                     return
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of messages that end with the file, and of tasks that did not connect again."""
+        """Yield the events of messages that are incomplete when the file ends, and of tasks that did not reconnect."""
         if self._remote is not None:
             yield event_of(_TASK_NOT_SURE, *self._remote)
         for report in self._reports:
@@ -212,12 +217,12 @@ class CoordinationService(EventFormat):
         self._remote, self._reports, self._silent = None, [], []
 
     def _report(self, label: int | None) -> _Report | None:
-        """Return the last open message of the process that printed a line with this label."""
+        """Return the last incomplete message of the process whose lines have this label."""
         same = [report for report in self._reports if label is None or report.begin.label in (label, None)]
         return same[-1] if same else None
 
     def _end(self, ended: list[_Report]) -> Iterator[Event]:
-        """Yield the events of messages that do not continue."""
+        """Yield the events of messages that have ended."""
         if ended:
             self._reports = [report for report in self._reports if report not in ended]
         for report in ended:
@@ -231,7 +236,7 @@ class CoordinationService(EventFormat):
             self._silent.append(event)
 
     def _returned(self, task: int) -> None:
-        """Forget that a task was silent."""
+        """Remove a task that connected again from all reports of silent tasks."""
         for report in [report for report in self._reports if report.barrier is None and task in report.tasks]:
             report.tasks = [other for other in report.tasks if other != task]
             if not report.tasks:
@@ -240,7 +245,7 @@ class CoordinationService(EventFormat):
         self._silent = [_about(event, ranks) for event, ranks in left if ranks]
 
     def _of_remote(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of an error of a remote call, if its status says that the process did not answer."""
+        """Yield an event for a failed remote call if the call's status says that the other process did not answer."""
         begun = _REMOTE.search(line.text)
         if begun is not None:
             if self._remote is not None:
@@ -260,5 +265,5 @@ FORMAT = CoordinationService
 
 
 def _about(event: Event, ranks: tuple[int, ...]) -> Event:
-    """Return the event as a message about these ranks."""
+    """Return the event with these ranks as the affected ranks."""
     return replace(event, ranks=ranks, rank=ranks[0] if len(ranks) == 1 else None)

@@ -3,8 +3,8 @@
 Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
 `_dump_fr_trace_json`). Only the name of the file contains the rank (`nccl_trace_rank_3`).
 
-Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. A dump that
-names any other class or function is rejected.
+Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. The reader
+rejects a dump that contains the name of a class or function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PICKLE = b"\x80"
 class _PlainUnpickler(pickle.Unpickler):
     """Builds only dicts, lists, tuples, sets, numbers and texts.
 
-    Every class, function and persistent object is rejected.
+    Classes, functions and persistent objects raise UnpicklingError.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -56,7 +56,10 @@ class FlightRecorder(DocumentFormat):
         return head.lstrip()[:1] == b"{" and any(key in head for key in found)
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Yield an event for each group of a dump. A damaged dump, or a file of another program, yields no event."""
+        """Yield an event for each group of a dump. A damaged dump yields no event.
+
+        A file of another program yields no event either.
+        """
         dump = load(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return
@@ -79,7 +82,7 @@ FORMAT = FlightRecorder
 
 
 def load(data: bytes) -> Any:
-    """Return the plain data of a dump; None if it is damaged."""
+    """Return the plain data of a dump, or None if it is damaged."""
     try:
         if data.startswith(_PICKLE):
             return _PlainUnpickler(io.BytesIO(data)).load()
@@ -96,7 +99,7 @@ def rank_of(name: str) -> int | None:
 
 
 def members_of(groups: Any) -> dict[str, tuple[int, ...]]:
-    """Map each group to the ranks that the dump lists for it."""
+    """Map each group to its ranks, as listed in the dump."""
     found: dict[str, tuple[int, ...]] = {}
     for number, (name, group) in enumerate(groups.items() if isinstance(groups, Mapping) else ()):
         ranks = group.get("ranks") if isinstance(group, Mapping) else None
@@ -110,7 +113,7 @@ def members_of(groups: Any) -> dict[str, tuple[int, ...]]:
 def _record(entry: Mapping[Any, Any]) -> tuple[str, int, str, str, str, str] | None:
     """Return (group, sequence number, operation, sizes, dtypes, state).
 
-    Return None for a message between two ranks and for a damaged entry.
+    Return None for a point-to-point message and for a damaged entry.
     """
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
     group = entry.get("process_group", entry.get("pg_id", 0))

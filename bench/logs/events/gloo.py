@@ -109,7 +109,7 @@ class GlooErrors(SignFormat):
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield at most one event for a line, and none for a connection that Gloo tries again."""
+        """Yield at most one event for a line. A connection that Gloo retries yields no event."""
         if _RETRIED not in line.text:
             yield from super().read(line)
 

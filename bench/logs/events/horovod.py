@@ -47,7 +47,7 @@ class Horovod(SignFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may be a row of the table."""
+        """Whether the following line may be a row of the table."""
         return self._table is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:

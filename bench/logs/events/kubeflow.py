@@ -1,4 +1,4 @@
-"""Read the pods that ended with an exit code, as Kubeflow's training operator reports them."""
+"""Read which pods ended with an exit code, from the reports of Kubeflow's training operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _SUCCEEDED = re.compile(r"\bjob is successfully completed\b|\bjob \S{1,253} succ
 class PodExits(EventFormat):
     """Yields one event for each pod that ended with an error, in the order of the log.
 
-    A pod that the operator starts again has not ended the job, and neither has any pod if the job completes later.
+    If the operator restarts a pod, its end is not a failure. If the job completes later, no earlier end of a pod is a
+    failure.
     """
 
     hints = ("exited with code", "exitCode: ", "Need to restart the pod", "successfully completed")
@@ -29,7 +30,7 @@ class PodExits(EventFormat):
         self._ended: dict[str, Event] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Take the pods of a line. Their events are known at the end of the log."""
+        """Take the pods of a line. The events of these pods are yielded at the end of the log."""
         if (again := _RESTARTED.search(line.text)) is not None:
             self._ended.pop(again["host"], None)
         elif _SUCCEEDED.search(line.text):
@@ -44,7 +45,7 @@ class PodExits(EventFormat):
         yield from ()
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of the pods that stayed ended."""
+        """Yield the events of the pods that ended and were not restarted."""
         yield from self._ended.values()
 
 

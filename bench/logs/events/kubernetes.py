@@ -1,6 +1,6 @@
 """Read why Kubernetes ended or did not start a pod: events and descriptions of pods.
 
-`kubectl get events` and `kubectl describe pod` print them.
+The commands `kubectl get events` and `kubectl describe pod` print these events and descriptions.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ _MOST_KEPT = 4_000
 
 
 class PodEvents(SignFormat):
-    """Yields one event for each line. An event of the cluster names its pod.
+    """Yields one event for each line. An event that the cluster reports names its pod.
 
-    A pod without a node or image is no failure if the text also says that the pod got a node or the image, or that its
-    containers started. Such a line without a pod is about any pod, because the output of `kubectl describe pod` names
-    its pod only at the beginning. An earlier end of a container is no failure if the container runs now.
+    A message that a pod lacks a node or an image is not a failure if the text also says that the pod got one, or that
+    its containers started. A message without a pod's name may be about any pod, because `kubectl describe pod` names
+    its pod only at the beginning. If a container runs now, an earlier end of this container is not a failure.
     """
 
     hints = (
@@ -177,11 +177,14 @@ class PodEvents(SignFormat):
                 self._waiting.append(event if pod is None else replace(event, facts={**event.facts, "pod": pod}))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of pods that got no node or no image, or lost their node and did not start again."""
+        """Yield the events of pods that never got a node or image, or that lost their node and did not restart."""
         yield from (event for event in self._waiting if not self._is_solved(event))
 
     def _pod(self, line: EventLine) -> str | None:
-        """Return the pod that the line, the command before it or the description around it names."""
+        """Return the name of the pod.
+
+        The line, the command before the line, or the surrounding description contains the name.
+        """
         found = _POD.search(line.raw) or _ROW.match(line.raw) or _ASKED.search(line.before)
         if found is not None:
             return found["pod"]
@@ -190,7 +193,7 @@ class PodEvents(SignFormat):
         return self._described[1]
 
     def _read_success(self, text: str, pod: str | None) -> None:
-        """Take what a pod got: a node, an image, or started containers."""
+        """Record a success of a pod: it got a node, it got an image, or its containers started."""
         if len(self._placed) >= _MOST_KEPT or len(self._pulled) >= _MOST_KEPT:
             return
         if (assigned := _ASSIGNED.search(text)) is not None:
@@ -204,7 +207,7 @@ class PodEvents(SignFormat):
             self._waiting = [event for event in self._waiting if not _is_over(event, pod)]
 
     def _is_solved(self, event: Event) -> bool:
-        """Whether the pod of an event got its node or its image."""
+        """Whether the problem in the event was solved: the pod got its node or its image, or it ran."""
         pod = event.facts.get("pod")
         if pod is not None and pod in self._went_on:
             return True
@@ -217,7 +220,7 @@ class PodEvents(SignFormat):
         return bool(pods) if pod is None else bool(pods & {pod, None})
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Add the pod that the line names, or the description around it if the line is a part of one."""
+        """Add the pod to the event if the line or the description that contains the line names the pod."""
         named = _POD.search(line.raw) or _ROW.match(line.raw)
         pod = self._pod(line) if named is not None or event.kind is _NODE_SHUT_DOWN else None
         return event if pod is None else replace(event, facts={**event.facts, "pod": pod})
@@ -227,7 +230,7 @@ FORMAT = PodEvents
 
 
 def _is_over(event: Event, started: str | None) -> bool:
-    """Whether an event is about an image or the node of a pod that then started; None is a pod without a name."""
+    """Whether the event's problem is over because the pod `started` has started. A pod without a name is None."""
     pod = event.facts.get("pod")
     if event.kind is _NODE_SHUT_DOWN:
         return pod is not None and pod == started

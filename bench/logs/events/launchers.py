@@ -254,17 +254,17 @@ class LauncherReports(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether a message with several lines is incomplete, or the launcher may report an end."""
+        """Whether a message is incomplete, or a launcher may still report the end of a program that could not start."""
         return self._begin is not None or self._unstarted is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line, or of a message with several lines that ends with this line."""
+        """Yield the events of a single line, or of a message with several lines that ends with this line."""
         found = list(self._reported(line))
         yield from found
         yield from self._not_started(line, found)
 
     def _not_started(self, line: EventLine, found: Sequence[Event]) -> Iterator[Event]:
-        """Yield the event of a program that a node could not start, at the report that a process ended soon after."""
+        """Yield the event of a program that a node could not start, if a process is then reported as ended."""
         unstarted = next((event for event in found if event.kind is _NO_HELPER), None)
         if unstarted is not None:
             self._unstarted, self._num_after = unstarted, 0
@@ -298,7 +298,7 @@ class LauncherReports(EventFormat):
     def finish(self) -> Iterator[Event]:
         """Yield the event of a message that is incomplete at the end of the file.
 
-        A program that a node could not start is a failure if no program printed a line after this message.
+        A program that a node could not start is a failure if no program printed a line after the message.
         """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
@@ -347,10 +347,11 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
 
 
 def _of_hydra(code: int) -> tuple[int | None, int | None]:
-    """Return the signal and the exit code of Hydra's "EXIT CODE".
+    """Return the signal and the exit code from Hydra's "EXIT CODE" line.
 
-    Hydra prints the number of a signal in the same way as an exit code. Programs rarely exit with 9, 11 or 15, so these
-    are signals. Older versions print the wait status, which is a multiple of 256 if the process ended itself.
+    Hydra prints a signal's number in the same way as an exit code. Programs rarely exit with 9, 11 or 15, so these
+    numbers are treated as signals. Older versions print the wait status, which is a multiple of 256 if the process
+    ended itself.
     """
     if code in (9, 11, 15):
         return code, None

@@ -1,7 +1,7 @@
 """Read network errors of MPI's libraries: UCX, libfabric under MPICH, and Open MPI's TCP transport.
 
-If UCX cannot create its queue pairs, Open MPI goes on with another transport. This is a failure only if Open MPI then
-says that it has no transport left.
+If UCX cannot create its queue pairs, Open MPI continues with another transport. The error of UCX is a failure only if
+Open MPI then reports that it has no transport left.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class MpiNetwork(SignFormat):
         self._unused: str | None = None  # the first error for which Open MPI may use another transport
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield at most one event for a line."""
+        """Yield the event of a line, if there is one."""
         if self._unused is not None and _NO_TRANSPORT.search(line.text):
             yield event_of(_UCX_SETUP, line, facts={"error": self._unused})
             return

@@ -223,11 +223,14 @@ class LibraryErrors(SignFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may name the process of a failed test."""
+        """Whether the next line may name the process in which a test failed."""
         return self._waiting is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line. The event of a failed test waits for the next line, which names the process."""
+        """Yield the events of a line.
+
+        The event of a failed test is kept until the next line, because that line names the process.
+        """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             process = _PROCESS.search(line.text)

@@ -1,6 +1,6 @@
-"""Read the progress of NCCL's initialisation, and the process of each rank.
+"""Read how far NCCL's initialisation got, and which process each rank has.
 
-The sources are the list of nccl-tests and `NCCL INFO` lines.
+The sources are the list of ranks that nccl-tests prints, and `NCCL INFO` lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_PROCESSES = 100_000
 class NcclStart(EventFormat):
     """Yields an event for each line that states the host or process of a rank.
 
-    At the end of the file, it yields an event with the last stage that each process reached.
+    At the end of the file, yields for each process an event with the last stage of the initialisation.
     """
 
     hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
@@ -67,7 +67,7 @@ class NcclStart(EventFormat):
             self._stages[host, pid] = stage, line
 
     def finish(self) -> Iterator[Event]:
-        """Yield the last stage that each process reached."""
+        """Yield for each process the last stage that it reached."""
         for (host, pid), (stage, line) in self._stages.items():
             yield event_of(STAGE, line, host=host, pid=int(pid), facts={"stage": STAGES[stage]})
 

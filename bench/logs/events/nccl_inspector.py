@@ -1,7 +1,7 @@
 """Read records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
-The records show how far each rank got. NCCL writes them at intervals. A missing record alone therefore does not prove a
-failure.
+The records show how far each rank got. NCCL writes the records at intervals. A missing record alone therefore does not
+prove a failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 100_000  # at most this many ranks and communicators are kept
 
 
 class InspectorRecords(EventFormat):
-    """Yields one event for each rank of each communicator, with the rank's last finished operation.
+    """Yields one event for each rank of each communicator. The event has the rank's last finished operation.
 
     All events are yielded at the end of the file.
     """
@@ -34,11 +34,11 @@ class InspectorRecords(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether an object that spans several lines is incomplete."""
+        """Whether a JSON object that spans several lines is incomplete."""
         return self._lines_left > 0
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Collect the record of a line. The events follow at the end of the file."""
+        """Collect the record of a line. `finish` yields the events at the end of the file."""
         for name, text, number in _FIELD.findall(line.raw):
             self._fields[name] = text or number
             if name == "coll_sn":

@@ -1,7 +1,7 @@
 """Read NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
 
 The numbers of completion statuses come from `enum ibv_wc_status` (libibverbs, verbs.h). In torch's messages, the same
-texts follow "Last error:".
+warning texts come after the words "Last error:".
 """
 
 from __future__ import annotations
@@ -436,11 +436,11 @@ class NcclWarnings(EventFormat):
     hints = ("NCCL WARN", _LAST_ERROR)
 
     def __init__(self) -> None:
-        """Start with no "Last error:" line."""
+        """Start in the state in which no "Last error:" line has been read."""
         self.is_open = False
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield one event for a warning, or for the line after torch's "Last error:"."""
+        """Yield one event for a warning of NCCL. In torch's messages, "Last error:" comes before the warning."""
         after_last_error, self.is_open = self.is_open, False
         place = _PLACE.search(line.text) or _BARE.search(line.text)
         if place is not None:

@@ -42,7 +42,7 @@ class OpenFoam(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may continue a message."""
+        """Whether the following line may continue a message."""
         return bool(self._open)
 
     def read(self, line: EventLine) -> Iterator[Event]:
@@ -65,7 +65,7 @@ class OpenFoam(EventFormat):
                 parts.append(text)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of messages that the end of the file cuts."""
+        """Yield the events of messages that are incomplete because the file ends."""
         for rank in list(self._open):
             yield from self._taken(rank)
 
@@ -85,6 +85,6 @@ FORMAT = OpenFoam
 
 
 def _rank_of(line: EventLine) -> int | None:
-    """Return the rank that OpenFOAM or a launcher printed before a line."""
+    """Return the rank at the beginning of a line, which OpenFOAM or a launcher printed."""
     found = _RANK.match(line.raw)
     return int(found[1]) if found is not None else line.label

@@ -63,11 +63,11 @@ class OpenMpiErrors(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the report that MPI_Init failed is incomplete."""
+        """Whether a report about a failed MPI_Init is incomplete."""
         return self._init is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Keep the first lines of a message, and yield its event at the line that states the reason."""
+        """Keep the first lines of a message. Yield the message's event when a line states the reason."""
         yield from self._failed_init(line)
         if (found := _BEFORE_INIT.search(line.text)) is not None:
             yield event_of(launchers.MPI_UNNAMED, line, found)
@@ -91,13 +91,13 @@ class OpenMpiErrors(EventFormat):
                 yield _shown(replace(event, kind=kind, facts={**event.facts, "error": error}))
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of messages that state no reason."""
+        """Yield the events of messages whose reason is missing."""
         yield from map(_shown, self._open.values())
         if self._init is not None:
             yield self._init
 
     def _failed_init(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of the report that MPI_Init failed at the line that states what the failed call returned."""
+        """Yield the event of a failed MPI_Init when a line states the value that the failed call returned."""
         if (found := _NO_INIT.search(line.text)) is not None:
             self._init = event_of(launchers.MPI_UNNAMED, line, facts={"error": found["call"]})
             self._num_lines = 0
@@ -120,25 +120,28 @@ FORMAT = OpenMpiErrors
 
 
 def _kind_of(error_class: str | None) -> MessageKind:
-    """Return what a class of MPI's errors means. Some errors state no class."""
+    """Return the meaning of an MPI error class. Some errors state no class."""
     if error_class is None:
         return launchers.MPI_UNNAMED
     return _CLASSES.get(error_class, launchers.MPI_ERROR)
 
 
 def _shown(event: Event) -> Event:
-    """Remove the number 0, which Open MPI prints instead of the process before MPI is initialised."""
+    """Remove a process id of 0, which Open MPI prints before MPI is initialised."""
     return event if event.pid else replace(event, pid=None)
 
 
 def _rank(job: int, rank: int) -> int | None:
-    """Return the rank. Return None for a process of a spawned job, or for a damaged number.
+    """Return the rank. Return None if the process belongs to a spawned job, or if the number is damaged.
 
-    Some releases of Open MPI print numbers with arbitrary upper bits.
+    Some releases of Open MPI print numbers whose upper bits are arbitrary.
     """
     return rank if job < _MOST_JOB and not _is_spawned(job) and rank < _MOST_RANK else None
 
 
 def _is_spawned(job: int) -> bool:
-    """Check whether MPI_Comm_spawn started this job. Its ranks are not those of the first job."""
+    """Check whether MPI_Comm_spawn started this job.
+
+    The ranks of such a job are counted separately from the ranks of the first job.
+    """
     return job < _MOST_JOB and job % (1 << 16) > 1

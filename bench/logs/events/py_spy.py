@@ -1,6 +1,6 @@
-"""Read stacks that `py-spy dump` printed for several processes of a job that hangs, and states that `ps aux` printed.
+"""Read process stacks from `py-spy dump`, and process states from `ps aux`, for a job that hangs.
 
-A dump is a snapshot, so it accuses a process only if all other processes wait for one another.
+A dump is a snapshot. A process is therefore suspected only if all other processes of the job are waiting.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _Frame = tuple[str, str, str]  # the function, its file and the line
 
 
 class PySpy(EventFormat):
-    """Yields one event for all dumps of a file, if exactly one process of the job waits for no other process.
+    """Yields one event for all dumps of a file, if exactly one process of the job does not wait for other processes.
 
-    Of several dumps of a process, the last one counts. Launchers and processes of a data loader do not count.
+    If a process has several dumps, only the last dump is used. Launchers and the worker processes of data loaders are
+    ignored.
     """
 
     hints = (f'"{_MAIN}"', _VERSION, " %CPU ")
@@ -63,7 +64,7 @@ class PySpy(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may be a frame, or a row of a table."""
+        """Whether the next line may be a stack frame, or a row of a process table."""
         return self._frames is not None or self._is_table
 
     def read(self, line: EventLine) -> Iterator[Event]:
@@ -92,7 +93,10 @@ class PySpy(EventFormat):
                 self._rows[int(row["pid"])] = (line, row["state"], row["program"])
 
     def _begin(self, line: EventLine, thread: re.Match[str]) -> None:
-        """Begin the stack of a thread. Several threads without frames between them have one stack."""
+        """Begin the stack of a thread.
+
+        If several threads are listed without frames between them, these threads have the same stack.
+        """
         frames = self._frames if self._frames is not None and not self._frames else []
         number = self._process if self._process is not None else thread["number"]  # the first thread has the pid
         self._frames = None
@@ -101,7 +105,7 @@ class PySpy(EventFormat):
             self._stacks[int(number)] = (line, frames)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a process that is elsewhere while at least two others wait in torch.distributed."""
+        """Yield the event of the only process outside torch.distributed, if at least two other processes wait there."""
         stacks = {pid: (line, frames) for pid, (line, frames) in self._stacks.items() if frames}
         waiting = {pid: frames for pid, (_, frames) in stacks.items() if frames[0][1].endswith(_WAITS)}
         programs = {frames[-1][:2] for frames in waiting.values()}
@@ -119,7 +123,7 @@ class PySpy(EventFormat):
             yield from self._in_kernel(waiting)
 
     def _in_kernel(self, waiting: Collection[int]) -> Iterator[Event]:
-        """Yield the event of the only process of its program that was in the kernel and waits for no other process."""
+        """Yield the event of the only process that is blocked in the kernel and does not wait for other processes."""
         blocked = [pid for pid, (_, state, _) in self._rows.items() if state == "D" and pid not in waiting]
         if len(blocked) != 1:
             return
@@ -133,6 +137,9 @@ FORMAT = PySpy
 
 
 def _is_of_library(file: str) -> bool:
-    """Check whether a file belongs to Python or torch. py-spy prints a file relative to the folder of its package."""
+    """Check whether a source file belongs to Python or torch.
+
+    A path that py-spy prints is relative to the package's folder.
+    """
     module = file.partition("/")[0].removesuffix(".py")
     return module in (*stdlib_module_names, "torch", "<frozen importlib._bootstrap>") or "/lib/python" in file

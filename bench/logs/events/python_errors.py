@@ -1,6 +1,7 @@
 """Read the last line of a Python traceback.
 
-The line may begin like `[rank3]: ValueError`. Errors of libraries have their own formats.
+A launcher may print a prefix before this line, as in `[rank3]: ValueError`. Errors of libraries have formats of their
+own.
 """
 
 from __future__ import annotations
@@ -229,13 +230,14 @@ _REPORTS = ("ChildFailedError", "ProcessRaisedException")  # about processes, wh
 class _Continued:
     """An exception whose message continues on the next lines of its process.
 
-    Lines of other processes may be between them.
+    Lines of other processes may be between the lines of the message.
     """
 
     def __init__(self, event: Event, is_traced: bool, rank: int | None) -> None:
-        """Begin with the first line of a message.
+        """Begin the message with its first line.
 
-        `is_traced`: whether another exception is printed below it. `rank`: the rank that a launcher printed before it.
+        `is_traced`: whether another exception is printed after this exception.
+        `rank`: the rank that a launcher printed at the beginning of the line.
         """
         self._event, self.is_traced, self.rank = event, is_traced, rank
         self._parts: list[str] = []
@@ -244,7 +246,7 @@ class _Continued:
     def add(self, line: EventLine, rest: str | None) -> bool:
         """Add a line. Return whether the next line may continue the message.
 
-        `rest`: the line without the label of the process; None if it is a line of another process.
+        `rest`: the line without the label of the process, or None if the line is from another process.
         """
         if line.number - self._event.line > (_MOST_TRACED if self.is_traced else _MOST_CONTINUED):
             return False
@@ -282,8 +284,8 @@ class _Continued:
 class PythonErrors(EventFormat):
     """Yields one event for an exception that no other format recognises.
 
-    An exception that the program's logger printed below a warning was handled by the program, so it is advisory. A
-    stack that begins with the program's first line was not.
+    If the program's logger printed an exception after a warning, the program handled the exception, so the event is
+    advisory. If the stack begins with the program's first line, the program did not handle the exception.
     """
 
     is_general = True
@@ -318,12 +320,12 @@ class PythonErrors(EventFormat):
     def is_open(self) -> bool:  # type: ignore[override]
         """Whether the next line may belong to the traceback of a process that torch.multiprocessing started.
 
-        It may also continue a message.
+        The next line may also continue a message.
         """
         return self._spawned is not None or bool(self._continues)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event for the exception whose name begins the line."""
+        """Yield an event for the exception that is named at the beginning of the line."""
         if self._continues:
             yield from self._continued_by(line)
         if line.number == self._nested_line or self._announces(line):
@@ -357,7 +359,7 @@ class PythonErrors(EventFormat):
             yield from self._unwrapped(event, label, is_wrapper)
 
     def _continued_by(self, line: EventLine) -> Iterator[Event]:
-        """Add a line to the messages that it continues, and yield the exceptions whose message has ended."""
+        """Add a line to the messages that the line continues, and yield each exception whose message has ended."""
         for label, continued in list(self._continues.items()):
             tag = _lines.TAG.match(line.raw) if continued.rank is not None else None
             raw = line.raw if tag is None else line.raw[tag.end() :]
@@ -372,7 +374,10 @@ class PythonErrors(EventFormat):
                 yield from self._unwrapped(continued.event(), label, is_wrapper=False)
 
     def _unwrapped(self, event: Event, label: str, is_wrapper: bool) -> Iterator[Event]:
-        """Yield an exception. Keep one about another exception until this one is known."""
+        """Yield an exception.
+
+        If the exception only reports another exception, keep it until the other exception is known.
+        """
         begin, rank = self._wrapped.pop(label, (None, None))
         if begin is not None and event.line - begin <= _LONGEST_TRACEBACK:
             wrapper = self._wrappers.pop(label, event)
@@ -385,13 +390,13 @@ class PythonErrors(EventFormat):
             yield event
 
     def _old_wrappers(self, number: int) -> Iterator[Event]:
-        """Yield exceptions about others, whose traceback did not follow."""
+        """Yield exceptions that report another exception, if the traceback of the other exception did not follow."""
         for label, event in list(self._wrappers.items()):
             if number - event.line > _LONGEST_TRACEBACK:
                 yield self._wrappers.pop(label)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a process whose traceback the end of the file cuts."""
+        """Yield the event of a process whose traceback is incomplete because the file ends."""
         if self._spawned is not None:
             begin, found = self._spawned
             yield event_of(_SPAWNED_ENDED, begin, facts={"local_rank": int(found["local_rank"])})
@@ -402,7 +407,10 @@ class PythonErrors(EventFormat):
         yield from self._wrappers.values()
 
     def _announces(self, line: EventLine) -> bool:
-        """Read a line that says something about the next exception of its process. Return whether it is such a line."""
+        """Read a line that announces a property of the process's next exception.
+
+        Return whether the line is such an announcement.
+        """
         text = line.text
         if (helper := _HELPERS.search(text)) is not None:
             _note(self._of_helper, _label(text, text.find('File "') if _FRAME in text else helper.start()), line.number)
@@ -425,7 +433,10 @@ class PythonErrors(EventFormat):
         return True
 
     def _read_begin(self, line: EventLine) -> None:
-        """Read the first line of a traceback, which may belong to a handled or to a wrapped exception."""
+        """Read the first line of a traceback.
+
+        The exception may have been handled, or another exception may have wrapped it.
+        """
         label = _label(line.text, line.text.index(_BEGIN)).removesuffix("Original").rstrip()
         of_rank = _OF_RANK.search(line.text)
         if label in self._wrappers and (_ORIGINAL in line.text or of_rank is not None):
@@ -435,7 +446,7 @@ class PythonErrors(EventFormat):
         self._continued.discard(label)
 
     def _read_spawned(self, line: EventLine) -> None:
-        """Forget the process that torch.multiprocessing named, if a line does not belong to its traceback."""
+        """Discard the process that torch.multiprocessing named, if the line is not part of this process's traceback."""
         if self._spawned is not None and line.text and not line.raw[:1].isspace():
             self._spawned = None
 
@@ -449,13 +460,13 @@ def _label(text: str, end: int) -> str:
 
 
 def _note(lines: dict[str, int], label: str, number: int) -> None:
-    """Store the number of a process's line. Processes beyond the limit are ignored."""
+    """Store the number of a line under the label of its process. Processes beyond the limit are ignored."""
     if label in lines or len(lines) < _MOST_LABELS:
         lines[label] = number
 
 
 def _is_own(found: re.Match[str]) -> bool:
-    """Check whether an exception says more than that a process ended, which has its own events, or a generator."""
+    """Check whether an exception is an error of its own, and not only a report that a process or a generator ended."""
     name, message = found["error"].rpartition(".")[2], found["message"] or ""
     if found["error"] == "Error" or name in (*_INPUT_ENDED, *_REPORTS) or message.startswith(_REPORT_OF_HOROVOD):
         return False
@@ -463,7 +474,10 @@ def _is_own(found: re.Match[str]) -> bool:
 
 
 def _kind_of(found: re.Match[str], is_handled: bool, is_of_helper: bool) -> MessageKind:
-    """Return what an exception means. `is_of_helper`: whether it is of a thread that ends with its program."""
+    """Return what an exception means.
+
+    `is_of_helper`: whether the exception is from a helper thread that ends with its program.
+    """
     name = found["error"].rpartition(".")[2]
     kind = next((kind for pattern, kind in _MEANINGS if pattern.search(found[0])), RAISED)
     if name in _TOLD_TO_STOP:
@@ -476,7 +490,10 @@ def _kind_of(found: re.Match[str], is_handled: bool, is_of_helper: bool) -> Mess
 
 
 def _with_own_rank(event: Event) -> Event:
-    """Add the rank with which the message begins. Remove the host of a message about ranks that did not come."""
+    """Add the rank at the beginning of the exception's message.
+
+    If the message is about missing ranks, remove the host from the event.
+    """
     if event.role == Role.ABSENT:
         return replace(event, host=None)
     own = _OWN_RANK.match(event.facts.get("message", ""))
@@ -490,7 +507,9 @@ def _is_launcher(message: str) -> bool:
 
 
 def _is_handled(line: EventLine) -> bool:
-    """Check whether a logger printed a traceback below a message of the same process about an error.
+    """Check whether a logger printed a traceback after a message about an error.
+
+    The message must be from the same process.
 
     `line`: the first line of the traceback.
     """

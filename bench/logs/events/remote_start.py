@@ -2,8 +2,9 @@
 
 The launchers are Open MPI (ORTE, PRRTE), Hydra of MPICH and Intel MPI, pdsh, DeepSpeed and horovodrun.
 
-ssh's errors alone are no failure, because many scripts retry until all nodes are up. They are a failure if a launcher
-reports within a few lines that it could not start its processes, and the log does not show that the job then ran.
+Errors of ssh alone are not treated as a failure, because many scripts retry until all nodes are up. Such errors are a
+failure if a launcher soon reports that it could not start its processes. In addition, the log must show no progress of
+the job afterwards.
 """
 
 from __future__ import annotations
@@ -144,15 +145,16 @@ _ENDS = 400  # lines after the report of a failed start, at most; a longer log s
 
 
 class RemoteStart(EventFormat):
-    """Yields the errors near a launcher's report of a failed start, or the report if there are none.
+    """Yields the errors of ssh near a launcher's report of a failed start.
 
-    A job that makes progress after the errors or the report was started in the end.
+    Without such errors, yields the report itself. If the job makes progress after the errors or the report, the start
+    succeeded in the end.
     """
 
     hints = tuple(dict.fromkeys([word for word, *_ in (*_SIGNS, *_REPORTS)] + ["ssh not successful for host"]))
 
     def __init__(self) -> None:
-        """Start with no error of ssh and no report."""
+        """Start without errors of ssh and without reports of launchers."""
         self._errors: list[Event] = []
         self._failed: list[Event] = []  # what the reports of failed starts mean
         self._last_line = 0  # the line of the last error of ssh or report
@@ -160,11 +162,11 @@ class RemoteStart(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may show that the job was started."""
+        """Whether the next line may show that the job started."""
         return bool(self._errors or self._failed or self._announced)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Keep an error of ssh or the meaning of a launcher's report."""
+        """Store an error of ssh, or the meaning of a launcher's report."""
         if line.number - self._last_line > _NEAR:
             self._errors, self._announced = [], None
         if self._failed and line.number - self._last_line > _ENDS:
@@ -181,12 +183,15 @@ class RemoteStart(EventFormat):
             self._errors, self._failed, self._announced = [], [], None
 
     def finish(self) -> Iterator[Event]:
-        """Yield what the reports of failed starts mean."""
+        """Yield the events that explain the reports of failed starts."""
         yield from self._failed
         self._errors, self._failed = [], []
 
     def _is_known(self, line: EventLine) -> bool:
-        """Keep an error of ssh or the meaning of a report. Return whether the line is one of them."""
+        """Store an error of ssh, or the meaning of a launcher's report.
+
+        Return whether the line is an error or a report of this kind.
+        """
         for word, pattern, kind in _REPORTS:
             found = pattern.search(line.text) if word in line.text else None
             if found is not None:
@@ -208,7 +213,10 @@ class RemoteStart(EventFormat):
         return False
 
     def _taken(self, host: str | None) -> list[Event]:
-        """Return the errors that a report about a host explains. A report without a host is about the last error."""
+        """Return the stored errors of ssh that explain a report about a host.
+
+        A report that names no host is explained by the last error.
+        """
         errors = self._errors
         if host is None:
             self._errors = []
@@ -228,7 +236,7 @@ def _short(host: str) -> str:
 
 
 def _is_users(found: re.Match[str]) -> bool:
-    """Whether the error is of the user's own ssh, such as that of git."""
+    """Whether the error is from an ssh that the user started, for example through git."""
     groups = found.groupdict()
     return groups.get("user") == "git" or _FORGES.match(groups.get("host") or "") is not None
 

@@ -1,7 +1,7 @@
-"""Read the programs that a shell did not find, if the job or one of its nodes ended for this reason.
+"""Read which programs a shell did not find, if the job or one of its nodes ended for this reason.
 
-Scripts also call helpers that a node lacks, and go on. Such a line is a failure only if exit code 127 is reported
-afterwards, or if the program starts the job and the log ends there.
+Scripts also call helper programs that a node lacks, and continue without them. A missing program is a failure in two
+cases: exit code 127 is reported afterwards, or the program starts the job and the log then ends.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class MissingPrograms(EventFormat):
     )
 
     def __init__(self) -> None:
-        """Start without a missing program."""
+        """Start in the state in which no program is missing."""
         # a host and a rank -> the last program that the shell did not find; None if not known
         self._missing: dict[tuple[str | None, int | None], Event] = {}
         self._last: Event | None = None  # a program that starts the job, not found shortly before
@@ -74,11 +74,14 @@ class MissingPrograms(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the log may end with a program that was not found."""
+        """Whether the log may end after a program was not found."""
         return self._last is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Keep a program that was not found. Yield its event at a report of exit code 127."""
+        """Store the name of a program that was not found.
+
+        When exit code 127 is reported, yield the event of this program.
+        """
         found = _NOT_FOUND.match(line.raw)
         if found is not None and found["program"] not in _BUILT_IN:
             self._keep(event_of(_NO_PROGRAM, line, found, printed=line.text), line.label, line.raw)
@@ -96,7 +99,10 @@ class MissingPrograms(EventFormat):
             yield from self._ended(host, int(rank) if rank is not None else None)
 
     def _keep(self, event: Event, label: int | None, raw: str) -> None:
-        """Keep the last program that a process lacks. `label`: the rank that a launcher printed before its line."""
+        """Store the last program that the shell of a process did not find.
+
+        `label`: the rank that a launcher printed at the beginning of the line.
+        """
         place = (event.host, label if label is not None else _task(raw))
         if self._missing.pop(place, None) is not None or len(self._missing) < _MOST_OPEN:
             self._missing[place] = event
@@ -105,7 +111,10 @@ class MissingPrograms(EventFormat):
             self._last, self._left = event, left
 
     def _ended(self, host: str | None, rank: int | None) -> Iterator[Event]:
-        """Yield the program that a process lacks that ended with code 127. None is a host or rank that is not known."""
+        """Yield the event of the missing program of a process that ended with exit code 127.
+
+        A host or rank that is unknown is None.
+        """
         places = [place for place in self._missing if None in (place[0], host) or _short(place[0]) == _short(host)]
         if host is None and len({of for of, _ in places}) > 1:
             return
@@ -119,7 +128,7 @@ class MissingPrograms(EventFormat):
                 self._last = None
 
     def finish(self) -> Iterator[Event]:
-        """Yield the program that starts the job, if the log ends after the shell did not find it."""
+        """Yield the program that was to start the job, if the log ends after the shell did not find this program."""
         if self._last is not None:
             yield self._last
 
@@ -128,9 +137,9 @@ FORMAT = MissingPrograms
 
 
 def _lines_after(program: str) -> int | None:
-    """Return how many lines a log may have after the line that says that this program was not found.
+    """Return how many lines may follow the report of a missing program if the job ended for this reason.
 
-    If more lines follow, the job went on without the program. The result is None if the program does not start jobs.
+    If more lines follow, the job continued without the program. The result is None if the program does not start jobs.
     """
     if _PYTHON.search(program):
         return 0

@@ -32,7 +32,7 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 
 
 class ElasticReport(EventFormat):
-    """Yields one event for each worker in the table or, without a table, for the log line."""
+    """Yields one event for each worker in the table. Without a table, yields one event for the log line."""
 
     hints = (
         "ChildFailedError",
@@ -53,7 +53,7 @@ class ElasticReport(EventFormat):
         self._line: EventLine | None = None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the event of a worker whose entry ends with this line, or of a signal to torchrun itself."""
+        """Yield the event of a worker whose table entry ends with this line, or the event of a signal to torchrun."""
         failed = _FAILED.search(line.text)
         if failed is not None:
             code = int(failed["exit_code"])

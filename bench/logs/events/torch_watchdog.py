@@ -1,7 +1,8 @@
 """Read messages of torch's NCCL watchdog, monitors and debug checks (torch 1.8 to 2.13).
 
 The messages are in ProcessGroupNCCL.cpp and Utils.hpp. The prefix `[rank3]:` states the global rank. The part `[PG ID 1
-PG GUID 2(name) Rank 0]` states the rank within the group. The reader uses this rank only if the prefix is missing.
+PG GUID 2(name) Rank 0]` states the rank within the group. If the prefix is missing, the reader uses the rank within the
+group.
 """
 
 from __future__ import annotations
@@ -243,16 +244,16 @@ class TorchWatchdog(SignFormat):
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
     def __init__(self) -> None:
-        """Start with no failed connection."""
+        """Start in the state in which no connection has failed."""
         self._refused: Event | None = None
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether the next line may show that the program went on after a failed connection."""
+        """Whether the next line may show that the program continued after a failed connection."""
         return self._refused is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield at most one event for a line. A failed connection is logged, and torch may try again."""
+        """Yield at most one event for a line. torch may try a connection again after it has logged a failure."""
         if self._refused is not None and _OF_CLIENT.match(line.text) is None:
             self._refused = None
         if _RETRIED in line.text:
@@ -265,12 +266,12 @@ class TorchWatchdog(SignFormat):
             yield event
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a failed connection after which the program printed nothing."""
+        """Yield the event of a failed connection if the program printed nothing after the failure."""
         if self._refused is not None:
             yield replace(self._refused, kind=_ends.STORE_UNREACHABLE)
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Add the rank and the group to an event, and convert its counts to numbers."""
+        """Add the rank and the group to an event, and convert the event's counts from text to numbers."""
         group = _GROUP.search(line.text)
         rank = event.rank
         facts = dict(event.facts)

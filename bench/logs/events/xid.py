@@ -99,7 +99,7 @@ def kind_of(xid: int) -> MessageKind:
 class XidErrors(EventFormat):
     """Yields one event for each Xid line. The kernel log names the host.
 
-    Some drivers report a GPU that fell off the bus without a number, over several lines.
+    Some drivers print no Xid number if a GPU fell off the bus, and their message has several lines.
     """
 
     hints = ("NVRM: Xid", "NVRM: The NVIDIA GPU", "NVRM: GPU", "fallen off the bus")

@@ -1,4 +1,7 @@
-"""Collect the lines of a log that make up a tool's JSON document. The document ends when its braces close."""
+"""Collect the lines of a log that belong to the JSON document of a tool.
+
+The document ends when all of its braces are closed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class JsonCollector:
-    """Collects the lines of one document.
+    """Collects the lines of one JSON document.
 
-    If the first line does not contain the opening brace, this class adds a brace.
+    If the first line does not begin with a brace, the class adds an opening brace.
     """
 
     def __init__(self, line: int) -> None:
@@ -38,7 +41,7 @@ class JsonCollector:
         return (self._opened and self._depth <= 0) or self._size > _MOST_CHARACTERS
 
     def read(self) -> dict[str, Any] | None:
-        """Return the document; None if it is cut or is not JSON."""
+        """Return the document, or None if the document is incomplete or is not valid JSON."""
         text = "\n".join(self._texts)
         try:
             found, _ = json.JSONDecoder(strict=False).raw_decode(text)

@@ -1,8 +1,8 @@
 """Share code between the readers of tools with small outputs.
 
-Each result of such a tool is a figure with a name, and not a row of a size. A reader has one open run at a time.
+Each result of such a tool is a named figure, and not a row for a size. A reader reads only one run at a time.
 
-The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
+Tools of this kind do not print the command lines of other tools. A run ends where the next run begins.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """A run while the reader still reads its lines."""
+    """A run of which the reader has not yet read all lines."""
 
     most_remarks = 200
 
@@ -67,14 +67,14 @@ class FiguresRun(RunNotes):
 
     @abstractmethod
     def take(self, line: int, text: str) -> None:
-        """Read one line of the run, including the first."""
+        """Read one line of the run. The run's first line is also passed to this method."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether this line, which `begins` accepts, ends this run and begins the next run."""
+        """Check whether this line ends this run and begins the next run. `begins` has already accepted the line."""
         return self.has_results
 
     def close(self) -> None:
-        """Finish the run after its last line, and draw the conclusions that need all lines."""
+        """Finish the run after its last line. Conclusions that depend on all lines are drawn here."""
 
     @property
     def has_results(self) -> bool:
@@ -94,11 +94,17 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """Add a note on how the figures were converted. A repeated note is added only once."""
+        """Add a note that says how the results were converted.
+
+        A second note with the same code replaces the first note.
+        """
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """Add a note if the line is a crash message or a mark of omitted lines. Return whether a note was added."""
+        """Add a note if the line is a crash message, or if it marks lines that were left out.
+
+        Return whether a note was added.
+        """
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True
@@ -108,7 +114,7 @@ class FiguresRun(RunNotes):
         return False
 
     def run(self, tool: str) -> ForeignRun:
-        """Return the run with all data that were read."""
+        """Return the run with all data that the reader has read."""
         self.close()
         if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
             self.lose(self.line, LogCode.NO_ROWS)
@@ -132,7 +138,8 @@ class FiguresRun(RunNotes):
 class FiguresReader(Reader):
     """Reads a file that may contain several runs, one after another.
 
-    `preface`: a pattern for lines that a tool prints before a run begins. Such lines belong to the next run.
+    `preface`: a pattern for lines that a tool prints before a run begins. A line that matches this pattern belongs to
+        the next run.
     """
 
     new_run: ClassVar[type[FiguresRun]]

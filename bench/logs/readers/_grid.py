@@ -1,7 +1,7 @@
-"""Read tables of pairs as programs print them.
+"""Read printed tables in which each cell is the result of one pair, such as two GPUs.
 
 The first line of a table has the column numbers. Each following line begins with a row number. All values have two
-decimals, so truncated values can be recognised.
+decimals, so a value with fewer decimals was truncated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ WAIVED, UNREADABLE, FAILED = "waived", "unreadable", "failed"
 
 
 class Loss(NamedTuple):
-    """A lost part of a table, and its line number. The facts do not contain the name of the table."""
+    """A part of a table that is missing in the log, and the line number of this part.
+
+    The facts do not contain the name of the table.
+    """
 
     line: int
     code: Code
@@ -38,9 +41,9 @@ class Grid:
     def __init__(self, columns: int, line: int, flags: bool = False) -> None:
         """Begin a table.
 
-        `columns`: the number of its columns.
-        `line`: the line of its title.
-        `flags`: whether all values are 0 or 1.
+        `columns`: the number of columns in the table.
+        `line`: the line number of the table's title.
+        `flags`: whether each value of the table must be 0 or 1.
         """
         self.columns, self.line = columns, line
         self.rows: list[list[str | None]] = []
@@ -88,7 +91,7 @@ class Grid:
     def _goes_on(self, words: list[str]) -> bool:
         """Append values to a row that the output of another process interrupted.
 
-        Return whether the values belong to the row.
+        Return whether the values can belong to this row.
         """
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
@@ -119,7 +122,7 @@ class Grid:
 
 
 def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
-    """Begin a grid if the words are the numbers of its columns, such as `0 1 2 3`. Return None for any other line."""
+    """Begin a table if the words are column numbers, such as `0 1 2 3`. Return None for any other line."""
     if not words or len(words) > _MOST_COLUMNS or words != [str(number) for number in range(len(words))]:
         return None
     return Grid(len(words), line, flags)
@@ -127,15 +130,15 @@ def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
 
 @cache
 def gpu(number: int) -> str:
-    """Return the name of a GPU, such as `gpu3`. All cells share one string object to save memory."""
+    """Return the name of a GPU, such as `gpu3`. To save memory, all cells with the same GPU share one string object."""
     return f"gpu{number}"
 
 
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
     """Return one cell with its value in SI units.
 
-    `factor`: the printed unit in SI units. `N/A` means that the path was rejected. Any other text that is not a
-    positive finite number is a failure.
+    `factor`: the printed unit in SI units. The text `N/A` means that the path was rejected. Any other text that is not
+    a number is unreadable. A number that is not positive and finite is a failure.
     """
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)

@@ -1,9 +1,9 @@
 """Split the text of a log into lines, without prefixes and marks of launchers, terminals and editors.
 
-A line may have several prefixes. This module removes tags of mpirun, labels of srun, pdsh and compose, pod names, ray's
-brackets, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order mark are also removed. Each prefix
-ends in a colon, a bracket or another sign that cannot begin a row of figures. The first number of a row is therefore
-never mistaken for a label.
+A line may have several prefixes. This module removes the tags of mpirun, the labels of srun, pdsh and compose, and the
+brackets of ray. The module also removes pod names, timestamps, quote marks and indentation. Colours, CR, NUL and a byte
+order mark are also removed. Each prefix ends in a sign that cannot begin a row of numbers, such as a colon or a
+bracket. The first number of a row is therefore never mistaken for a label.
 
 Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters
 is cut, unless it is a JSON document.
@@ -80,16 +80,16 @@ _MOST_PREFIXES = 8
 def lines(
     chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, messages: bool = True
 ) -> Iterator[Line]:
-    """Yield the lines of a text that comes in chunks of any size, cleaned and stripped.
+    """Yield the cleaned and stripped lines of a text that comes in chunks of any size.
 
-    Lines have the same numbers as in the file.
+    Each line has the same number as in the file.
 
-    A lone CR, or a tag of mpirun inside a line, splits the line into parts with the same line number. Bytes are decoded
-    as UTF-8, and invalid bytes are replaced. NULs are removed, so that ASCII text in UTF-16 is also readable. No text
-    causes an exception.
+    A CR inside a line, or a tag of mpirun inside a line, splits the line into parts. All parts have the same line
+    number. Bytes are decoded as UTF-8, and invalid bytes are replaced. NULs are removed, so that ASCII text in UTF-16
+    is also readable. No text causes an exception.
 
     `look`: a function that gets each piece of the text before the lines of the piece are yielded.
-    `messages`: whether to yield the messages of NCCL. If False, most messages of NCCL are left out.
+    `messages`: whether to yield the log messages of NCCL. If `messages` is False, most of NCCL's messages are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -173,9 +173,10 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the lines of a text, and for each line the number of lines of the file that it replaces.
+    """Yield each line of a text, and the number of lines in the file that this line replaces.
 
-    The number is 0 for a part of a line before a CR. The number is above 1 if lines were left out after the line.
+    The number is 0 if the yielded text is only the part of a line before a CR. The number is above 1 if the lines that
+    follow in the file were left out.
     """
     held: list[str] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Recognise and parse lines of nccl-tests and its launchers, except rows."""
+"""Recognise and parse the lines of nccl-tests and of its launchers that are not rows."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 
 
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
-    """Return the program in a command line, and its number of ranks if it runs as a single process.
+    """Return the program that a command line names. Also return the number of ranks if a single process runs all ranks.
 
-    Return None unless the line names exactly one program.
+    Return None if the line names no program or several programs.
 
-    `goes_on`: whether the line continues an earlier line, which may name a launcher.
+    `goes_on`: whether the line continues an earlier line. The earlier line may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:
@@ -95,7 +95,7 @@ def failure(text: str) -> tuple[str, bool] | None:
 
 
 def source(number: int, text: str) -> NamedPattern | None:
-    """Return the program of the source file that a failure names (all_reduce.cu).
+    """Return the program whose source file a failure names, such as all_reduce.cu.
 
     Return None if the text names no source file.
     """

@@ -21,11 +21,12 @@ def doubts(
 ) -> Iterator[tuple[int, Code]]:
     """Yield the index of each row that cannot be correct, and the reason.
 
-    If `timed`, the algbw of a row must equal `share` * size / time. All rows of a program have the same ratio of bytes
-    to elements. A program prints the operation in all rows or in no row. The same is true for the root. A few rows that
-    differ from all other rows are therefore wrong.
+    If `timed` is true, the algbw of a row must equal `share * size / time`. The ratio of bytes to elements is the same
+    in all rows of a program. A program prints the operation in all rows or in no row. Likewise, a program prints the
+    root in all rows or in no row. If a few rows differ from all other rows in one of these properties, the few rows are
+    wrong.
 
-    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
+    `half_digit_s`: the rounding error of printed times in seconds, if this error is larger than usual.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -39,8 +40,9 @@ def doubts(
 def _kind(row: ForeignRow) -> Hashable | None:
     """Return the values of a row that are equal in all rows of a program.
 
-    The first value is the ratio of the size to the bytes of the row's elements. The other values say whether the
-    operation is missing, and whether the root is missing. Return None if the ratio is unknown or not a whole number.
+    The first value is the row's size divided by the bytes of the row's elements. The other values say whether the
+    operation is missing, and whether the root is missing. Return None if this quotient is unknown. If the quotient is
+    not a whole number, the first value is None.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
@@ -77,7 +79,7 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Check whether rounding the requested size `asked` may give the printed size.
+    """Check whether the printed size `size` can result from rounding the requested size `asked`.
 
     The part of each rank is rounded down, possibly to zero.
     """
@@ -91,7 +93,7 @@ def _whole(text: str) -> int | None:
 def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
     """Return the requested sizes without a row.
 
-    If the run has not `ended`, only sizes up to its largest row are checked. If `ranks` is unknown, the result is
+    If `ended` is false, only sizes up to the size of the largest row are checked. If `ranks` is unknown, the result is
     empty, because the rounding of sizes depends on the number of ranks.
     """
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}

@@ -6,7 +6,10 @@ from bench.core.codes import Code
 
 
 class NcclCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     # Failures
     FIGURE_NOT_A_NUMBER = (

@@ -52,7 +52,7 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(slots=True)
 class NamedPattern:
-    """A pattern, the text that named it, and its line number."""
+    """A pattern, the text that named the pattern, and the line number of this text."""
 
     pattern: str | None
     word: str
@@ -63,8 +63,8 @@ class NamedPattern:
 class PatternEvidence:
     """Properties of the rows.
 
-    `part`: size / (count x element size), if it is equal in all rows.
-    `low`, `high`: the range of busbw / algbw.
+    `part`: the value of `size / (count * element size)`, if this value is the same in all rows.
+    `low`, `high`: the smallest and the largest possible value of busbw / algbw.
     """
 
     combines: bool
@@ -83,7 +83,7 @@ class PatternEvidence:
         return self.high - self.low < 0.2
 
     def may_be(self, factor: float) -> bool:
-        """Check whether this value of busbw / algbw is possible."""
+        """Check whether the rows allow this value of busbw / algbw."""
         return self.low <= factor <= self.high
 
 
@@ -99,7 +99,7 @@ def evidence(
 ) -> PatternEvidence | None:
     """Return the common properties of all rows, or None if no row moves data.
 
-    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
+    `half_digit_s`: the rounding error of printed times in seconds, if this error is larger than usual.
     """
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
@@ -130,8 +130,8 @@ def evidence(
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the intersection of all ranges.
 
-    If the intersection of all ranges is empty, a few rows may be damaged. The result is then the intersection of as
-    many ranges as possible.
+    An empty intersection shows that a few rows may be damaged. The result is then the intersection of as many ranges as
+    possible.
     """
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
@@ -167,7 +167,7 @@ def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
 
 
 def of_others_alone(seen: PatternEvidence) -> bool:
-    """Check whether both algbw and busbw count only the data of the other ranks."""
+    """Check whether both algbw and busbw omit each rank's own data."""
     return seen.others_rate and seen.ratio_known and seen.may_be(1.0)
 
 
@@ -234,9 +234,9 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """Return the number of ranks, if only one number is consistent with the rows.
+    """Return the number of ranks if the rows allow only one number. Otherwise return None.
 
-    The number is 1 if the bus bandwidth is always zero.
+    If the bus bandwidth is always zero, the number of ranks is 1.
     """
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
@@ -248,7 +248,7 @@ def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
 
 
 def more_ranks(pattern: str, seen: PatternEvidence, ranks: int) -> bool:
-    """Check whether the rows exclude every number of ranks up to `ranks`, but not every larger number."""
+    """Check whether the rows exclude every number of ranks up to `ranks`, but allow a larger number."""
     if pattern in _COUNT_IS_A_PART:
         return seen.part is not None and seen.part > ranks
     return pattern in _TWICE and seen.ratio_known and factor(pattern, ranks) < seen.low < 2

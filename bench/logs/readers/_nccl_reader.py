@@ -1,11 +1,11 @@
 """Read the text or JSON output of any version of nccl-tests and rccl-tests, even from damaged logs.
 
-The size is S of docs/metrics.md. The time is the mean over ranks of each rank's mean time. Rates are in 10^9 bytes per
-second. Each line gives two rows: one out of place, and one in place. The algbw of hypercube is converted to linkbench's
-definition.
+The size of a row is S as defined in docs/metrics.md. The time of a row is the average of the ranks' mean times. Rates
+are in 10^9 bytes per second. Each line gives two rows: one out of place, and one in place. The algbw of hypercube is
+converted to linkbench's definition.
 
-The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the full environment of the
-process, is never stored.
+The JSON document (-J, versions 1 to 3) is one object, often on one line. The document's `env`, the full environment of
+the process, is never stored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STATISTICS = {
 
 
 class NcclTests(Reader):
-    """Reads text, and JSON documents between text."""
+    """Reads text, and also JSON documents that are embedded in text."""
 
     tool = "nccl_tests"
     traits = LogTraits(gpu_collectives=True, rings=True, statistics=_STATISTICS)
@@ -122,9 +122,10 @@ class NcclJsonCollector:
         return _BEGINS.match(text) is not None
 
     def feed(self, text: str) -> bool | None:
-        """Add a line. Return whether the document is now complete, or None if the line cannot be part of a document.
+        """Add a line. Return whether the document is now complete.
 
-        If the opening brace was on an earlier line, this method adds an opening brace.
+        If the line cannot be part of a document, return None. If the opening brace was on an earlier line, this method
+        adds an opening brace.
         """
         if not self._texts and text[0] != "{":
             text = "{" + text
@@ -136,9 +137,10 @@ class NcclJsonCollector:
         return self._depth <= 0
 
     def finish(self) -> list[ForeignRun]:
-        """Return the run in the document or in its readable part.
+        """Return a list with the run that the document describes.
 
-        The list is empty if another program wrote the document.
+        If the document is damaged, the run contains only the readable part. The list is empty if another program wrote
+        the document.
         """
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
@@ -162,7 +164,7 @@ def _parsed(text: str) -> Any:
 
 
 def _salvage(run: OpenRun, text: str) -> None:
-    """Read the complete values and results of a document that was cut."""
+    """Read the complete values and results of a document whose end is missing."""
     document: dict[str, Any] = {}
     place = text.find("{") + 1
     while (key := _KEY.match(text, place)) is not None:
@@ -180,7 +182,7 @@ def _salvage(run: OpenRun, text: str) -> None:
 
 
 def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
-    """Yield each value, and the position at which the value ends. Stop at an incomplete value."""
+    """Yield each value, together with the position in the text where the value ends. Stop at an incomplete value."""
     decoder = json.JSONDecoder()
     while place:
         gap = _GAP.match(text, place)

@@ -2,13 +2,14 @@
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
-Before version 2.13, tables of reductions had no column `root`, and tables of copies had no column `redop`. In those
-versions, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a header,
-the number of fields shows the columns. A half has four or eight fields, so an additional field is the root. Values are
-never used to guess columns. If a column cannot contain its value, the row is unreadable. Figures are therefore never
-shifted by a column. Times are in microseconds. Rates are in 10^9 bytes per second.
+Before version 2.13, tables of reductions had no column `root`, and tables of copies had no column `redop`. In versions
+before 2.13, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a
+header, the number of fields shows which columns exist. Each half of a row has four or eight fields, so one additional
+field must be the root. The reader never guesses a column from the value of a field. If a column cannot contain its
+value, the row is unreadable. Values are therefore never read from a neighbouring column. Times are in microseconds.
+Rates are in 10^9 bytes per second.
 
-In 2018, the header was `bytes N type [op] [root]`, times were in milliseconds with three decimals, and the largest
+In 2018, the header was `bytes N type [op] [root]`, and times were in milliseconds with three decimals. The largest
 deviation was named `res` or `delta`.
 """
 
@@ -54,9 +55,9 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The figures of one placement, in place or out of place.
+    """The values of one row for one placement of the buffers, in place or out of place.
 
-    If a figure was printed as nan, the field is None and `unreadable` has its name.
+    If a value was printed as nan, the field is None and `unreadable` contains the value's name.
     """
 
     time_us: float | None
@@ -69,7 +70,10 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A row, or the beginning of a row. `halves`: the complete halves. `rest`: the fields after the complete halves."""
+    """A complete row, or the first part of an incomplete row. `halves`: the complete halves.
+
+    `rest`: the fields after the complete halves.
+    """
 
     size: int
     count: int
@@ -81,7 +85,7 @@ class Fields:
     half_digit_s: float = 0.0  # half of the last printed digit of times, if it is larger than usual
 
     def row(self, half: Half, in_place: bool, line: int) -> ForeignRow:
-        """Convert a half to a row in SI units."""
+        """Convert one half of a printed row to a row in SI units."""
         return ForeignRow(
             self.size,
             self.count,
@@ -109,7 +113,7 @@ def begins_row(tokens: list[str]) -> bool:
 
 
 def may_begin_row(tokens: list[str]) -> bool:
-    """Check whether these fields may be a row that was truncated within its first three fields."""
+    """Check whether these fields may belong to a row that breaks off within its first three fields."""
     counts, words = tokens[:2], tokens[2:]
     return all(_COUNT.match(token) for token in counts) and (
         not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
@@ -119,9 +123,9 @@ def may_begin_row(tokens: list[str]) -> bool:
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Check whether this unreadable line of a table is a damaged row.
 
-    In an intact row, the element type is followed by an operation or a root, and each half has three figures with a
-    decimal point. In a row with one damaged part, either the type with its operation is intact, or nearly all figures
-    are intact.
+    In an intact row, the element type is followed by an operation or a root, and each half has three numbers with a
+    decimal point. If only one part of a row is damaged, either the type with its operation is intact, or nearly all
+    numbers are intact.
     """
     if _TYPED.search(text):
         return True
@@ -142,9 +146,9 @@ def is_figures(tokens: list[str]) -> bool:
 class RowLayout:
     """The columns that a header announces.
 
-    If a field is None, the reader derives it from the number of fields in each row.
+    If an attribute is None, the reader determines its value from the number of fields in each row.
 
-    `width`: the number of fields of a half.
+    `width`: the number of fields in each half of a row.
     `as_errors`: whether the last column of a half is `error`.
     `milliseconds`: whether times are in milliseconds with three decimals.
     """
@@ -157,7 +161,7 @@ class RowLayout:
 
     @property
     def half_digit_s(self) -> float:
-        """Half of the last printed digit of times, if it is larger than usual."""
+        """The rounding error of printed times in seconds, if this error is larger than usual, else 0."""
         return 0.5e-6 if self.milliseconds else 0.0
 
 
@@ -165,7 +169,10 @@ UNTITLED = RowLayout()
 
 
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
-    """Check whether these fields are one half or both halves of a row. The fields before the halves are missing."""
+    """Check whether these fields are one half or both halves of a row.
+
+    The first fields of the row, such as its size, are not among these fields.
+    """
     width = shape.width or 4
     return (
         len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
@@ -173,10 +180,10 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 
 
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
-    """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
+    """Read the fields of a complete or incomplete row. Return None if a field cannot be in its column.
 
-    Without a header, the number of fields shows whether the row has a root, but only if the row is complete. If a row
-    without a header is incomplete, its halves are not read. A figure could belong to the next column.
+    If there is no header and the row is complete, the number of fields shows whether the row has a root. If there is no
+    header and the row is incomplete, the halves are not read, because a value could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -252,9 +259,9 @@ def agrees(fields: Fields) -> bool:
 def rate_agrees(
     size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0, half_digit_s: float = 0.0
 ) -> bool:
-    """Check whether a printed rate equals share * size / time, within the rounding of the printed rate and time.
+    """Check whether a printed rate equals `share * size / time`, within the rounding of the printed values.
 
-    `half_digit_s`: half of the last printed digit of times, if it is larger than usual.
+    `half_digit_s`: the rounding error of printed times in seconds, if this error is larger than usual.
     """
     low_s, high_s = time_between(time_s, half_digit_s)
     low, high = rate_between(rate_bytes_per_s)
@@ -262,9 +269,9 @@ def rate_agrees(
 
 
 def time_between(time_s: float, half_digit_s: float = 0.0) -> tuple[float, float]:
-    """Return the range of times, in seconds, that are printed as this time.
+    """Return the range of times, in seconds, that nccl-tests prints as `time_s`.
 
-    The range is that of the version with the fewest digits.
+    The range is wide enough for the version that prints the fewest digits.
     """
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
@@ -282,8 +289,8 @@ def rate_between(rate: float) -> tuple[float, float]:
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """Join the pieces of an interrupted row. Return None until the row is complete.
 
-    The interruption may be between two fields or inside a field, and the log does not show which of the two. The
-    variant with consistent figures is preferred.
+    The interruption may be between two fields or inside a field, and the log does not show which of the two. If the
+    pieces can be joined in several ways, the way with consistent values is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

@@ -1,4 +1,4 @@
-"""Collect one run of nccl-tests while its lines are read, and evaluate the run when its last line has been read."""
+"""Collect one run of nccl-tests line by line, and evaluate the run after its last line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _MANY_FIGURES = 4
 
 @dataclass
 class OpenRun(RunNotes):
-    """The part of a run that has been read so far. The first failures and the first lost parts are kept as reasons."""
+    """The part of a run that has been read so far.
+
+    The first failures and the first lost parts explain the run's status.
+    """
 
     most_remarks = 200
     most_reasons = 1
@@ -69,7 +72,7 @@ class OpenRun(RunNotes):
     last_line: int = 0
 
     def __post_init__(self) -> None:
-        """Begin without remarks and reasons."""
+        """Start without remarks and without reasons for the status."""
         super().__init__()
 
     def entitle(self, words: tuple[str, ...]) -> None:
@@ -143,7 +146,7 @@ class OpenRun(RunNotes):
     def _check_mixed(self, line: int) -> None:
         """Report why the same rank is listed with two processes.
 
-        The program may have been started again, or several runs may print at the same time.
+        The program may have been restarted, or several runs may have printed at the same time.
         """
         if self.banner_again is not None:
             evidence_ = "the banner is printed twice, and a rank is listed of two processes"
@@ -184,10 +187,10 @@ class OpenRun(RunNotes):
         return len(self._of_first_group()), True
 
     def _is_cut_list(self, seen: PatternEvidence | None, listed: int | None) -> bool:
-        """Check whether the rows are from more ranks than the log lists, because somebody cut the list.
+        """Check whether the rows are from more ranks than the log lists, because somebody shortened the list.
 
-        The ratios of the rows exclude the number of listed ranks. They fit the named test on more ranks, or, without a
-        named test, only one test on more ranks.
+        In this case, the ratios in the rows do not fit the number of listed ranks. If the log names a test, the ratios
+        fit this test on more ranks. If the log names no test, the ratios fit exactly one test on more ranks.
         """
         groups = {group for group, _, _ in self.ranks.values()}
         if seen is None or not listed or len(groups) > 1:
@@ -199,7 +202,7 @@ class OpenRun(RunNotes):
         return more_ranks(pattern, seen, listed)
 
     def _of_first_group(self) -> list[str]:
-        """Return the host of each rank of the first group."""
+        """Return the host of each rank in the first group of ranks."""
         first = self.ranks[min(self.ranks)][0]
         return [host for group, host, _ in self.ranks.values() if group == first]
 
@@ -255,9 +258,9 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw omits the rank's own data, or None if it does not.
+        """Return the number of ranks if algbw omits each rank's own data. Otherwise return None.
 
-        If algbw omits the rank's own data, algbw is (n-1)/n of linkbench's algbw.
+        If algbw omits these data, algbw is (n-1)/n of linkbench's algbw, where n is the number of ranks.
         """
         if pattern == "hypercube":
             return ranks
@@ -269,9 +272,9 @@ class OpenRun(RunNotes):
         """Convert algbw to linkbench's definition.
 
         Hypercube, and some other programs in old versions, print only (n-1)/n of linkbench's algbw. With the option -C,
-        nccl-tests prints only the time of the calls on the CPU. This function removes the printed time.
+        nccl-tests prints only the CPU time of the calls, so this function removes the printed time.
 
-        `ranks`: the result of `_ranks_of_others`.
+        `ranks`: the return value of `_ranks_of_others`.
         """
         if "cputime" in self.title:
             self.remark(None, NcclCode.CPU_TIME)
@@ -295,7 +298,10 @@ class OpenRun(RunNotes):
         return rows, (Coded.of(NcclCode.ALGBW_OF_OTHERS, whose=whose, ranks=ranks, others=ranks - 1),)
 
     def _check_rows(self, pattern: str | None, ranks: int | None) -> None:
-        """Mark the rows that contradict themselves or other rows. `ranks`: the result of `_ranks_of_others`."""
+        """Mark each row whose values contradict each other, or contradict the values of other rows.
+
+        `ranks`: the return value of `_ranks_of_others`.
+        """
         if pattern == "alltoallv":  # the rates of alltoallv are those of the busiest rank
             return
         share = (ranks - 1) / ranks if ranks else 1.0
@@ -306,7 +312,7 @@ class OpenRun(RunNotes):
             self.rows[index] = replace(row, contradicts=reason)
 
     def _check_average(self) -> None:
-        """Compare the rows with the average printed below them."""
+        """Compare the rows with the average that is printed below the rows."""
         whole = self._is_average_of_rows()
         if whole is False and self.average_line is not None:
             twice = self._line_printed_twice()
@@ -321,8 +327,9 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row that repeats all figures of an earlier row. Return None if no row repeats
-        another row.
+        """Return the line of the first row that repeats all values of an earlier row.
+
+        Return None if no row repeats another row.
         """
         seen: set[ForeignRow] = set()
         for row in self.rows:
@@ -375,7 +382,7 @@ class OpenRun(RunNotes):
 
 
 def dotted(code: int) -> str:
-    """Format a version code: 22907 is 2.29.7, and 2804 (the form before 2.9) is 2.8.4."""
+    """Format a version code. For example, 22907 becomes 2.29.7, and 2804 (the form before 2.9) becomes 2.8.4."""
     major = 10000 if code >= 10000 else 1000
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
@@ -383,7 +390,7 @@ def dotted(code: int) -> str:
 class Pieces:
     """The pieces of a row that was interrupted by the output of another process.
 
-    Without such a row, there are no pieces.
+    If no row was interrupted, there are no pieces.
     """
 
     def __init__(self) -> None:
@@ -398,9 +405,9 @@ class Pieces:
         self._texts, self._line = [text], line
 
     def take(self, text: str, tokens: list[str], run: OpenRun) -> bool:
-        """Add another piece if it can belong to the row. Return whether the piece was added.
+        """Add another piece if this piece can belong to the row. Return whether the piece was added.
 
-        If the row is now complete, it is added to the run.
+        If the row is now complete, the row is added to the run.
         """
         if not self._texts or not _is_piece(tokens) or len(self._texts) == _MOST_PIECES:
             return False
@@ -412,7 +419,10 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """End an incomplete row. Keep its first half if this half is complete, and report the missing part as lost."""
+        """End an incomplete row. Keep the first half of the row if this half is complete.
+
+        Report the missing part as lost.
+        """
         texts, self._texts = self._texts, []
         if not texts:
             return
@@ -432,7 +442,7 @@ class Pieces:
 def _is_piece(tokens: list[str]) -> bool:
     """Check whether this line can be a piece of an interrupted row.
 
-    A piece has only figures, or a few short words and then many figures.
+    A piece has only numbers, or a few short words and then many numbers.
     """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False

@@ -62,7 +62,7 @@ class Text:
     def _read_message(self, text: str, number: int) -> None:
         """Read a line with a message of NCCL.
 
-        Parse the program's output before the message, and the library's version.
+        Parse the program's output that precedes the message, and the version of the library.
         """
         if " version " in text:
             self._read_version(text)
@@ -78,7 +78,10 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """Return the figure before a host name in a word such as `-1mew0`, or "" if the word has no such figure."""
+        """Return the number in front of the host name in a word such as `-1mew0`.
+
+        Return "" if there is no such number.
+        """
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):
             if token[place:] in hosts:
@@ -155,7 +158,8 @@ class Text:
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
         """Return the run to which a row belongs.
 
-        A row begins a new run if the previous run has ended, or if the sizes start again after a repeated header.
+        A row begins a new run in two cases: the previous run has ended, or the sizes start again after a repeated
+        header.
         """
         run = self._run
         if run is None:
@@ -325,7 +329,10 @@ class Text:
         return self._run
 
     def _fresh(self, number: int) -> OpenRun:
-        """Return the run to which the first lines of a banner belong."""
+        """Return the run for the first lines of a banner.
+
+        This is the open run if it is still empty, and otherwise a new run.
+        """
         run = self._run
         if run is None or run.banner or run.title or run.rows or run.footer or run.failures or run.ranks:
             return self._open(number)

@@ -1,12 +1,12 @@
 """Run nccl-tests: build its arguments, and convert its output to records.
 
 Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
-The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). CUDA events time
-each call, and a call completes before the next one begins. A barrier between calls is not timed. The samples of
-isolated cases follow linkbench's definition.
+The printed time is the average of the ranks' mean times. Isolated cases use `-I 1 -z 3` (since 2.19.2). In isolated
+cases, CUDA events measure the time of each call, and each call completes before the next call begins. The measured time
+does not include the barrier between two calls. The samples of isolated cases follow linkbench's definition.
 
-nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of a
-longer series. Results of sizes that were not requested are left out.
+nccl-tests measures a series of sizes with a constant factor or step. If the requested sizes do not form such a series,
+they are measured as part of a longer series. linkbench leaves out the results of sizes that were not requested.
 """
 
 from __future__ import annotations
@@ -143,7 +143,10 @@ class NcclTestsTool(Tool):
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the number of processes: with MPI one for each GPU, without MPI only one."""
+        """Return the number of processes.
+
+        A build with MPI has one for each GPU, and a build without MPI has only one.
+        """
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
@@ -170,7 +173,10 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `2.19.6`, which is printed since 2.17. Return None if it is not printed."""
+        """Return the version, such as `2.19.6`. nccl-tests prints the version since 2.17.
+
+        Return None if the output contains no version.
+        """
         found = _VERSION.search(text)
         return found[1] if found else None
 
@@ -188,9 +194,9 @@ class NcclTestsTool(Tool):
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """Return a record for each requested size.
 
-        The function uses either the in-place results or the out-of-place results, as the case requests.
+        The records have either the in-place results or the out-of-place results, as the case requests.
 
-        A size may be measured, skipped or missing.
+        Each record says whether the size was measured, was skipped or is missing.
         """
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
@@ -217,7 +223,7 @@ class NcclTestsTool(Tool):
 
 
 def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) of each option of the case that the programs do not support."""
+    """Yield the name and the value of each case option that the programs do not support."""
     plain = Case(case.pattern)
     for name in _PLAIN:
         if getattr(case, name) != getattr(plain, name):
@@ -231,7 +237,7 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if nccl-tests would have to measure far more sizes than requested.
+    Return None if such a series has far more sizes than the user requested.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
@@ -256,11 +262,11 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Return, for the size of each row, the sizes that the user requested and nccl-tests rounded to it.
+    """Map the size of each row to the requested sizes that nccl-tests rounded to this size.
 
-    Requested sizes without a row have the key None. nccl-tests rounds requested sizes down. For a pattern with blocks,
-    nccl-tests rounds the block of each rank down to a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests
-    rounded the block down to a whole number of elements.
+    The key None maps to the requested sizes without a row. nccl-tests rounds requested sizes down. For a pattern with
+    blocks, nccl-tests rounds the block of each rank down to a multiple of 16 bytes. Before December 2024 (29f4114),
+    nccl-tests rounded the block down to a whole number of elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -278,7 +284,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
     """Return the run in the text.
 
-    Raises UsageError if the text has no run or several runs, or if its run differs from the requested run.
+    Raises UsageError if the text does not contain exactly one run, or if this run differs from the requested run.
     """
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
@@ -301,9 +307,9 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
     """Convert a row to a record. The record has the samples of the row.
 
-    If the row has no samples, the record has its printed figures.
+    If the row has no samples, the record has the values that the row states.
 
-    If a figure is not a number, the record is a failure.
+    If a value is not a number, the record is a failure.
     """
     assert row.payload_bytes is not None
     figures = {
@@ -352,7 +358,7 @@ def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> S
 def _failures(
     run: ForeignRun, missing: Sequence[int], records: Sequence[Record], case: Case, world: World
 ) -> list[Record]:
-    """Return a record of the run's failure, unless a row already shows it."""
+    """Return a list with a record of the run's failure. The list is empty if a row already shows the failure."""
     if run.status == OK and not missing:
         return []
     seen = any(record.verified is False or record.failed is not None for record in records)
@@ -382,7 +388,10 @@ def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
 
 
 def _seconds(printed: Mapping[str, Any]) -> Samples:
-    """Convert the samples of one size. Raises ValueError if a sample is not a valid time."""
+    """Convert the samples of one size from microseconds to seconds.
+
+    Raises ValueError if a sample is not a valid time.
+    """
     times = [float(time_us) / 1e6 for time_us in printed["times_us"]]
     by_rank = [[float(time_us) / 1e6 for time_us in own] for own in printed.get("per_process_max_times_us") or ()]
     if not times or not all(0 < time < math.inf for time in times) or any(len(own) != len(times) for own in by_rank):

@@ -1,6 +1,7 @@
 """Collect the lines of nvbandwidth's JSON document until its braces close, and add the document to a run.
 
-If a document is broken, its complete parts are read. Any value may have a wrong type.
+If a document is broken, its complete parts are read. Any value in the document may have a wrong type, so the type is
+always checked.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class NvbandwidthJsonCollector:
         self._opened = False
 
     def feed(self, line: Line) -> None:
-        """Add a line. If `closed` or `too_long` becomes true, the document has ended."""
+        """Add a line. If the attribute `closed` or `too_long` is true after this line, the document has ended."""
         text = line.text.strip()
         if not self._texts:
             text = text[text.index('"nvbandwidth"') :]
@@ -78,9 +79,9 @@ class NvbandwidthJsonCollector:
         return found, self._lines_of_names(found), False
 
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
-        """Return the number of the line with each test case's name.
+        """Return, for each test case, the number of the line that contains the name of the test case.
 
-        All numbers are None if the names in the document and the lines do not correspond.
+        If the names in the document differ from the names in the lines, all numbers are None.
         """
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []
@@ -134,7 +135,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def add_document(run: NvbandwidthRun, document: NvbandwidthJsonCollector, last: int) -> None:
-    """Add a document to a run. `last`: the number of the line where the document ended."""
+    """Add a document to a run. `last`: the number of the document's last line."""
     found, lines, whole = document.read()
     if document.too_long:
         run.lose(last, NvbCode.DOCUMENT_TOO_LONG)

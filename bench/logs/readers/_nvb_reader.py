@@ -1,8 +1,9 @@
 """Read the output of nvbandwidth v0.1 to v0.8, text or JSON: matrices of copies between host and GPUs.
 
-GB/s is 1e9 bytes per second. A latency is the round trip of a load. The reader ignores the printed sums, because their
-definition changed. Since v0.6, the sum of a two-way test between GPUs includes both directions. The reader uses the
-status of each test, because the program exits with 0 even if a test failed.
+GB/s is 1e9 bytes per second. A printed latency is the round-trip time of a load. The reader only checks the printed
+sums and does not store them, because their definition changed. Since v0.6, the printed sum of a two-way test between
+GPUs includes both directions. The reader uses the status of each test, because the program exits with 0 even if a test
+failed.
 """
 
 from __future__ import annotations

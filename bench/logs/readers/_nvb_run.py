@@ -23,7 +23,10 @@ _UNNAMED = "a test without a name"
 
 
 class NvbCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     TEST_FAILED = "test-failed", "{test}: {printed}"
     TOOL_WARNING = "tool-warning", "{printed}"
@@ -75,7 +78,7 @@ class NvbandwidthRun(RunNotes):
 
     @property
     def empty(self) -> bool:
-        """Whether the run has no content except a mark of omitted lines."""
+        """Whether the run has no content, apart from a mark that lines were left out."""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
     def waived(self, line: int | None, name: str) -> None:
@@ -83,7 +86,7 @@ class NvbandwidthRun(RunNotes):
         self.remark(line, LogCode.WAIVED, test=name or _UNNAMED)
 
     def add(self, name: str, rows: list[list[object]], line: int | None, part: str = "") -> None:
-        """Add a table of a test. `part`: one of PARTS if a two-way test has three tables."""
+        """Add a table of a test. `part`: for a two-way test with three tables, one of PARTS."""
         what = _nvb_tests.meaning(name, self.version, part)
         self._num_cells += sum(map(len, rows))
         if self._num_cells > _MOST_CELLS:
@@ -98,7 +101,9 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.LATENCY_OF_HOST, test=name)
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
-        """Compare the printed sum with the cells of the last table, if this table belongs to the test.
+        """Compare the printed sum with the sum of the last table's cells.
+
+        If this table belongs to another test, do nothing.
 
         `slack`: the rounding error of one cell.
         """
@@ -159,7 +164,7 @@ class NvbandwidthRun(RunNotes):
         )
 
     def _translations(self) -> Iterator[Coded]:
-        """Yield notes on how to read the names and figures in the tables."""
+        """Yield notes that explain the names and values in the tables."""
         names = [matrix.name for matrix in self.matrices]
         if any("device_to_device" in name for name in names):
             yield Coded.of(NvbCode.ARROWS)

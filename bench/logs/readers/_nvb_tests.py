@@ -1,11 +1,11 @@
-"""Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+"""Define what each test of nvbandwidth copies, according to its source code (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
-  every version, the arrows above the tables of these tests show the wrong direction.
-- Two-way tests have two streams. The tests time only the first stream. The second stream is a load in the opposite
-  direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, tests of both engines (CE
-  and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column to row, as in
-  `..._read1` (v0.6 to v0.8).
+  every version, the arrows that are printed above these tables show the wrong direction.
+- Two-way tests have two streams. The tests time only the first stream. The second stream only keeps the opposite
+  direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests of both
+  engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column to row,
+  as in `..._read1` (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
 - Up to v0.7, device_to_device_latency_sm read host memory. According to the change log, v0.8 fixed this error.
 """
@@ -41,7 +41,7 @@ _ENDS = (
 class Meaning:
     """The meaning of one table.
 
-    `ends`: two letters, which say what the cell in row r and column c measures. The first letter is the sender, and the
+    `ends`: two letters that say what the cell in row r and column c measures. The first letter is the sender, and the
     second letter is the receiver. For example, "hc" is a copy from the host to GPU c, and "co" is a copy from GPU c to
     all other GPUs.
     """
@@ -70,7 +70,10 @@ def version_number(version: str | None) -> tuple[int, int] | None:
 
 
 def meaning(name: str, version: str | None, part: str = "") -> Meaning:
-    """Return the meaning of one table of the test `name`. `part`: one of PARTS if a two-way test has three tables."""
+    """Return the meaning of one table of the test `name`.
+
+    `part`: for a two-way test with three tables, one of PARTS.
+    """
     base = name.removeprefix("multinode_")
     if base.startswith(("device_to_device_all_", "device_to_device_broadcast_")):
         base = base.removeprefix("device_to_device_")
@@ -106,9 +109,9 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 
 
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
-    """Return the cells of a table row by row, without the diagonal between GPUs.
+    """Return the cells of a table row by row. A table of GPU pairs gives no cells for its diagonal.
 
-    Versions that print 0.00 on the diagonal also print 0.00 for refused pairs.
+    If a version prints 0.00 on the diagonal, the value 0.00 also marks pairs that were refused.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

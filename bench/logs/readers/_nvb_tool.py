@@ -1,7 +1,8 @@
 """Run nvbandwidth: build its arguments, and convert its matrices to records.
 
-One process copies between all GPUs that it sees. A start measures one size. A sample is 16 copies, all queued before
-the first copy begins. CUDA events time the sample, and the figure is the median of the samples. These tables are used:
+One process copies between all GPUs that it sees. A start measures one size. A sample consists of 16 copies, which are
+all queued before the first copy begins. CUDA events time the sample, and the printed rate is the median of the samples.
+These tables are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce
                   all at once    host_to_all_..., all_to_host_...
@@ -10,11 +11,12 @@ the first copy begins. CUDA events time the sample, and the figure is the median
                   two-way        device_to_device_bidirectional_memcpy_...
     local_copy                   device_local_copy
 
-In a two-way test of host_device, nvbandwidth prints the rate of one direction while the other direction is busy. The
-reader uses the slower of the two tests, as linkbench's own rows do. In two-way tests of peer_copy since v0.6, the
-reader uses the slower direction. Before v0.6, the reader uses half of the printed sum for copies by kernels, and it
-ignores the figures of the copy engine. local_copy prints the copied bytes, but linkbench counts each byte twice, as
-read and as written.
+In a two-way test of host_device, nvbandwidth prints the rate of only one direction, while the other direction is busy.
+A second test measures the other direction. The reader uses the slower of the two rates, as linkbench's own rows do. In
+two-way tests of peer_copy since v0.6, the reader uses the slower direction. Before v0.6, the reader uses half of the
+printed sum for copies by kernels. For copies by the copy engine, the reader ignores the results of versions before
+v0.6. For local_copy, nvbandwidth counts each copied byte once, but linkbench counts the byte twice, as read and as
+written.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class NvbToolCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A group of linkbench: its name and, for a pair, its two ranks."""
+    """A group of ranks in linkbench's results: the group's name and, for a pair, the two ranks."""
 
     group: str
     num_ranks: int
@@ -94,7 +96,7 @@ class NvbandwidthTool(Tool):
     def starts(self, case: Case) -> tuple[Case, ...]:
         """Return one case for each size.
 
-        A case with mode `both` is measured in the mode `pipelined`, because nvbandwidth has no other mode.
+        If a case has the mode `both`, its mode becomes `pipelined`, because nvbandwidth has no other mode.
         """
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
@@ -145,7 +147,7 @@ class NvbandwidthTool(Tool):
         return World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: the tests, the MiB of a buffer, the number of samples, and JSON as output."""
+        """Return the arguments: the tests, the size of a buffer in MiB, the number of samples, and JSON as output."""
         words = ["-t", *_tests(case), "-b", str(case.sizes[0] // _MIB)]
         if case.iterations is not None:
             words += ["-i", str(case.iterations)]
@@ -161,7 +163,7 @@ class NvbandwidthTool(Tool):
         return dict(runs[0].settings) if runs else {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the figures were converted to linkbench's definitions."""
+        """Return how the values were converted to linkbench's definitions."""
         found = ["its rate is the median of its samples, each of 16 copies behind a gate"]
         if case.direction == "two-way":
             found.append(
@@ -174,7 +176,10 @@ class NvbandwidthTool(Tool):
         return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each of linkbench's groups: measured, waived or failed."""
+        """Return a record for each of linkbench's groups.
+
+        The record says whether the group was measured, waived or failed.
+        """
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
             raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
@@ -203,7 +208,7 @@ def _tests(case: Case) -> tuple[str, ...]:
 
 
 def _places(case: Case, world: World) -> list[_Place]:
-    """Return the groups of a case, with the names of core/topology.py."""
+    """Return the groups of a case, with the names that core/topology.py defines."""
     ranks = range(world.num_ranks)
     if case.pattern != "peer_copy":
         word = {"world": "world", _ALL_AT_ONCE: "group{}", _ONE_BY_ONE: "rank{}"}[case.topology]
@@ -215,7 +220,7 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """Raise UsageError if nvbandwidth copied at the same time to more GPUs than there are ranks in the world."""
+    """Raise UsageError if nvbandwidth copied to more GPUs at the same time than there are ranks in the world."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
@@ -226,8 +231,8 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """Return a function that maps a group to a cell.
 
-    The cell has the bytes per second of the slower direction. The returned function returns None for a group that is in
-    no table.
+    The cell has the bytes per second of the slower direction. For a group that is in no table, the returned function
+    returns None.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -243,7 +248,7 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """Return (table, factor) for each table of a test. The rate of one direction is the printed rate x factor."""
+    """Return (table, factor) for each table of a test. The rate of one direction is the printed rate times `factor`."""
     verb = "read" if "_read_" in name else "write"
     both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:
@@ -260,8 +265,9 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
-    In a two-way test, the first direction is from the column's GPU to the row's GPU. This is true for writes and for
-    reads (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell (a, b).
+    In a two-way test, the first direction is from the column's GPU to the row's GPU. The order of the directions is the
+    same for writes and for reads (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell
+    (a, b).
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -281,7 +287,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return the slowest cell. If a cell has no figure, return this cell instead."""
+    """Return the slowest cell. If one of the cells has no value, return this cell."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
@@ -301,9 +307,9 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """Return the record of a group without a figure.
+    """Return the record of a group without a result.
 
-    A figure is missing if the test was waived, if it failed, or if this version does not print it.
+    A result is missing if the test was waived, if it failed, or if this version does not print it.
     """
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:

@@ -1,9 +1,10 @@
 """Read OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s).
 
-OSU measures bandwidth with windows of messages, and one acknowledgement for each window. linkbench's pipelined
-ping-pong does the same. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
-reader divides these sums by the number of directions or pairs, so a row is one direction of one pair. A table is a line
-of titles and lines of numbers. All numbers except counts have two decimals. The titles depend on version and options:
+In a bandwidth test, OSU sends a window of messages and waits for one acknowledgement. linkbench's pipelined ping-pong
+works in the same way. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
+reader divides these sums by the number of directions or pairs, so each row has the rate of one direction of one pair. A
+table consists of a line of titles and several lines of numbers. All numbers except counts have two decimals. The titles
+depend on version and options:
 
 - `Latency (us)`, and from 3.x on also `Avg Latency(us)`
 - `Bandwidth (MB/s)`, and in 3.x also `Bi-Bandwidth (MB/s)`
@@ -79,7 +80,10 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 
 class OsuCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     ENDS_EARLY = (
         "ends-early",
@@ -146,7 +150,7 @@ _ONE_SIDED = {
 def _memory_of(library: str) -> str:
     """Return the type of memory of the buffers, from the library named in the title.
 
-    Some logs have a separate line about the buffers. In this case, that line states the memory of both buffers.
+    Some logs have a separate line about the buffers. This separate line states the memory of both buffers.
     """
     if "managed" in library.lower():
         return MIXED
@@ -335,7 +339,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """Return the number of streams that the printed bandwidth adds up: two directions, or several pairs."""
+        """Return the number of streams in a printed sum of bandwidths: 2 for two directions, or the number of pairs."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
@@ -368,9 +372,9 @@ class _OpenRun(RunNotes):
 
 
 def columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from a line of titles. A column that is not used has the meaning "".
+    """Return the meaning of each column from a line of titles.
 
-    Return None for any other line.
+    The meaning of a column that the reader does not use is "". Return None for any other line.
     """
     titles = [
         re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _COLUMN_TITLE.findall(line[:400].lstrip("#"))
@@ -383,7 +387,7 @@ def columns(line: str) -> list[str] | None:
 def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
     """Return the values of the columns that have a name, in SI units.
 
-    Return None if a word is missing or truncated, or if a column cannot contain its word.
+    Return None if a word is missing or truncated, or if a word cannot be a value of its column.
     """
     if len(words) != len(names):
         return None

@@ -1,9 +1,9 @@
 """Read perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
-According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
-second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round trip. The
-latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds. The titles
-still say usec, so the output does not show the difference.
+According to the program's source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9
+bits per second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round
+trip. The latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds.
+With this option, the column titles still say usec, so the output does not show that the values are cycles.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _RULE = "--------"
 
 
 class PerftestCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     TEST_UNKNOWN = "test-unknown", "the test's name is missing, so a bidirectional bandwidth is not recognised"
     UNSTEADY_CLOCK = (
@@ -56,7 +59,7 @@ class PerftestCode(Code):
 class Perftest(Reader):
     """Reads a file that may contain many runs.
 
-    If the log contains the output of the client and of the server, it contains the same run twice.
+    A log with the output of both the client and the server contains the same run twice.
     """
 
     tool = "perftest"
@@ -112,7 +115,7 @@ class _OpenRun(RunNotes):
 
     @property
     def has_table(self) -> bool:
-        """Whether the titles of its columns were read."""
+        """Whether the titles of the test's columns were read."""
         return bool(self._columns)
 
     @property
@@ -232,7 +235,7 @@ class _OpenRun(RunNotes):
         return None
 
     def _used(self) -> list[int]:
-        """Return the columns that become figures. The column with the time or rate comes first."""
+        """Return the columns whose values the reader uses. The column with the time or rate comes first."""
         if (rate := self._rate()) is not None:
             return [self._columns.index(rate[0])]
         first = self._index("t_avg[usec]", "t_typical[usec]")

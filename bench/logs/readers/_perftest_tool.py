@@ -1,7 +1,8 @@
 """Run perftest between two hosts: build its arguments, and convert its output to records.
 
-A start measures one size. `rank/client_server.py` starts the program on both hosts. Before the program's output, it
-prints a line (`HostEnds`). The line has the two hosts, their RDMA adapters and the version of the program.
+A start measures one size. `rank/client_server.py` starts the program on both hosts. Before the program's output,
+client_server.py prints a line (`HostEnds`). The line has the two hosts, their RDMA adapters and the version of the
+program.
 
     pipelined   ib_write_bw, ib_read_bw      mean rate of messages; up to `--window` messages are in flight
     isolated    ib_write_lat, ib_read_lat    median (t_typical): half a round trip of two writes; a whole read
@@ -59,7 +60,7 @@ class PerftestTool(Tool):
     compared = ComparedStatistic(rate_is_median=True)
 
     def __init__(self, verb: str) -> None:
-        """Take the verb, "write" or "read"."""
+        """Store the verb of the programs, "write" or "read"."""
         self._verb = verb
         self.title = f"perftest ({verb})"
 
@@ -119,7 +120,10 @@ class PerftestTool(Tool):
         return ends.version or None if ends else None
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
-        """Return the type of memory of the buffers, and each host's adapter with the rate of the adapter's link."""
+        """Return the memory type of the buffers.
+
+        For each host, also return the adapter and the rate of the adapter's link.
+        """
         found = {"memory": "device" if _in_gpu(case) else "host"}
         ends = HostEnds.of_text(text)
         if ends is not None:
@@ -152,7 +156,9 @@ class PerftestTool(Tool):
         return ("its time is the size divided by the mean rate over all messages",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return the record of the case's only size. If the program failed, the record contains its failure.
+        """Return one record, because the case has only one size.
+
+        If the program failed, this record contains the failure.
 
         Raises UsageError if the text is not output of the requested program.
         """
@@ -181,7 +187,7 @@ def _in_gpu(case: Case) -> bool:
 
 
 def _reported(row: ForeignRow) -> dict[str, float]:
-    """Return the figures of a row. For a latency, the rate is one message per median time."""
+    """Return the figures of a row. For a latency, the rate is the size of a message divided by the median time."""
     rate = row.algbw_bytes_per_s
     if rate is None and row.median_s and row.payload_bytes:
         rate = row.payload_bytes / row.median_s

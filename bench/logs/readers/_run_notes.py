@@ -17,7 +17,7 @@ _LAST = 1 << 62  # a line number that sorts remarks without a line to the end
 
 
 class RunNotes:
-    """The notes on a run, without its figures."""
+    """The remarks, failures and lost parts of a run, without the run's results."""
 
     most_remarks: ClassVar[int] = 1000
     most_reasons: ClassVar[int] = 10
@@ -29,7 +29,7 @@ class RunNotes:
         self._num_dropped = 0
 
     def remark(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a remark for people who read the figures."""
+        """Add a remark for people who read the results."""
         if len(self.remarks) < self.most_remarks:
             self.remarks.append(Remark.of(line, code, **facts))
         else:
@@ -46,12 +46,12 @@ class RunNotes:
         self.add_cut(line, code, **facts)
 
     def add_failure(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a failure of the run, only to the reasons for the run's status."""
+        """Add a failure of the run to the reasons for the run's status, but not to the remarks."""
         if len(self.failures) < self.most_reasons:
             self.failures.append(_reason(line, code, facts))
 
     def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Record that a part of the log is lost, only as a reason for the run's status."""
+        """Record a lost part of the log as a reason for the run's status, but not as a remark."""
         if len(self.cuts) < self.most_reasons:
             self.cuts.append(_reason(line, code, facts))
 
@@ -66,7 +66,7 @@ class RunNotes:
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:
-        """Return the remarks in the order of their lines. If remarks were omitted, a last remark says how many."""
+        """Return the remarks in the order of their lines. If remarks were omitted, the last remark says how many."""
         ordered = sorted(self.remarks, key=lambda remark: remark.line or _LAST)
         if self._num_dropped:
             ordered.append(Remark.of(None, LogCode.MORE_REMARKS, num=self._num_dropped))
@@ -74,7 +74,7 @@ class RunNotes:
 
 
 def shown(text: str, most: int = _MOST_LETTERS) -> str:
-    """Shorten a printed line for a fact. `most`: the number of characters."""
+    """Shorten a printed line so that it can be stored as a fact. `most`: the number of characters."""
     return text.strip()[:most]
 
 

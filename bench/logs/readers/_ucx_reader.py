@@ -1,9 +1,9 @@
 """Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
-According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
-figures of the last interval. "overall" is the figure of the whole run. The reader keeps only "overall". The latency of
-a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and "overhead" is the total time
-divided by the number of messages. The transport (NIC, shared memory, TCP) is not printed.
+According to the program's source, MB/s is 2^20 bytes per second. The columns "typical" (a percentile since UCX 1.12)
+and "average" describe only the last interval. The column "overall" describes the whole run. The reader keeps only the
+column "overall". The latency of a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and
+"overhead" is the total time divided by the number of messages. The transport (NIC, shared memory, TCP) is not printed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _MIB = 2.0**20
 
 
 class UcxCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-ucx",
@@ -55,7 +58,10 @@ class UcxCode(Code):
 
 
 class UcxRun(FiguresRun):
-    """One table. It has many lines of intervals and then a final line, or one line for each test of a batch file."""
+    """One table.
+
+    The table has many lines for intervals and then a final line, or one line for each test of a batch file.
+    """
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -68,7 +74,7 @@ class UcxRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Whether a line of the table was read."""
+        """Whether the reader has read a line of the table."""
         return self._pending is not None or bool(self.rows or self.figures)
 
     def ended_by(self, text: str) -> bool:
@@ -168,7 +174,7 @@ class UcxRun(FiguresRun):
         return int(printed) if re.fullmatch(r"\d{1,15}", printed) and not self._test else None
 
     def close(self) -> None:
-        """Add the last test, and the facts of the banner."""
+        """Add the result of the last test, and the facts from the banner."""
         self._end_test()
         if self.figures and not self.rows:
             self.remark(None, UcxCode.SIZE_UNKNOWN)
@@ -185,7 +191,10 @@ class UcxRun(FiguresRun):
 
 
 class UcxPerftest(FiguresReader):
-    """Reads a file that may contain several runs. A run may occur twice, as client and as server."""
+    """Reads a file that may contain several runs.
+
+    A log may contain a run twice, as the output of the client and as the output of the server.
+    """
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))
@@ -193,6 +202,6 @@ class UcxPerftest(FiguresReader):
     new_run = UcxRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the first line of the banner, the titles of the table, or the titles of its CSV."""
+        """Check whether the line begins the banner, or has the column titles of the table or of the CSV output."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_API, _UNITS, _TITLES, _CSV))

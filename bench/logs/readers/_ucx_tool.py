@@ -1,7 +1,7 @@
 """Run ucx_perftest between two ranks: build its arguments, and convert its output to records.
 
-A start measures one size. `rank/client_server.py` starts the program for both ranks. UCX itself chooses a transport:
-shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
+A start measures one size. `rank/client_server.py` starts the program for each of the two ranks. UCX itself chooses a
+transport: shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 
     pingpong    isolated    tag_lat: half a round trip
     pingpong    pipelined   tag_bw: messages of the size, `--window` of them in flight
@@ -89,11 +89,11 @@ class UcxPerftestTool(Tool):
         return None
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
-        """Return the memory of the buffers."""
+        """Return the type of the buffers' memory, host or device."""
         return {"memory": "device" if case.traits.on_gpu else "host"}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the figures are defined."""
+        """Return how the values are defined."""
         if _is_latency(case):
             return ("its time is the mean of half a round trip",)
         if case.pattern == _PAGES:
@@ -101,9 +101,11 @@ class UcxPerftestTool(Tool):
         return ("its time is the size divided by the mean rate over all messages",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return the record of the case's only size. If the program failed, the record contains its failure.
+        """Return one record, because the case has only one size.
 
-        Raises UsageError if the text is of another test.
+        If the program failed, this record contains the failure.
+
+        Raises UsageError if the text is the output of another test.
         """
         runs = read_all(UcxPerftest(), lines([text]))
         wanted = "isolated" if _is_latency(case) else "pipelined"

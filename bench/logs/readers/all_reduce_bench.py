@@ -1,9 +1,9 @@
 """Read the output of all_reduce_bench.py (stas00/ml-engineering), all versions: Markdown tables of busbw and algbw.
 
-According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. In the versions
-of January 2025, KB, MB and GB are powers of two, and GBps are 2^30 bytes per second. The version of 2024 measured only
-one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A pasted table may
-lack its title.
+According to the program's source, 1 GBps is 1e9 bytes per second, and payloads are in KiB, MiB or GiB. In the versions
+of January 2025, KB, MB and GB are powers of two, and 1 GBps is 2^30 bytes per second. The version of 2024 measured only
+one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A table that was
+pasted into a file may lack its title.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 
 
 class AllReduceBenchCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     GIB_OF_OLD = "gib-of-old", "GBps is 2^30 bytes per second here (versions of January 2025, payloads in KB, MB, GB)"
     WITHOUT_TITLE = (
@@ -187,7 +190,7 @@ class AllReduceBenchRun(FiguresRun):
         )
 
     def close(self) -> None:
-        """Add remarks about doubts on the whole table."""
+        """Add remarks about problems that affect the whole table."""
         if self.rows and not self._titled:
             self.remark(None, AllReduceBenchCode.WITHOUT_TITLE)
         if self._profile is not None and self.rows:

@@ -1,9 +1,9 @@
 """Read the output of bandwidthTest (CUDA samples), text or `--csv`: copies between host and GPU, and inside a GPU.
 
 According to the program's source, GB/s are 1e9 bytes per second. Up to CUDA 10, the program printed MB/s, with 2^20
-bytes in a MB. From CUDA 5 on, it divided milliseconds by 1024 instead of 1000, so the printed unit is 1.024e6 bytes per
-second. For a copy inside a GPU, it counts the read and the written bytes. With `--device=all`, it measures the GPUs one
-after another, and prints the sum of their figures.
+bytes in a MB. From CUDA 5 on, the program divided milliseconds by 1024 instead of 1000, so the printed unit is 1.024e6
+bytes per second. For a copy inside a GPU, the printed rate counts both the read bytes and the written bytes. With
+`--device=all`, the program measures the GPUs one after another, and prints the sum of their rates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _DIRECTIONS = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Devi
 
 
 class BandwidthTestCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     SUM_OF_DEVICES = (
         "sum-of-devices",
@@ -52,7 +55,10 @@ class BandwidthTestCode(Code):
 
 
 class BandwidthTestRun(FiguresRun):
-    """A run whose lines are still being read. For each direction, the sizes become one matrix with a single pair."""
+    """A run whose lines are still being read.
+
+    For each direction, the results of all sizes become one matrix with a single pair.
+    """
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -74,7 +80,7 @@ class BandwidthTestRun(FiguresRun):
     def ended_by(self, text: str) -> bool:
         """Check whether the line belongs to the next run.
 
-        That is the case if the line is a first line, or if the previous run has printed its last line.
+        The line belongs to the next run if it is a first line, or if the current run has printed its last line.
         """
         return _BEGIN.match(text) is not None or self._ended
 

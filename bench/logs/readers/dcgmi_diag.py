@@ -3,9 +3,9 @@
 DCGM reports, for each test and GPU, whether the test passed, failed, warned or was skipped. Its messages contain
 figures.
 
-DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`). DCGM 4 prints one result for each entity. The
-software tests of older versions print one result for all GPUs. A result may contain the texts `warnings` and `info`.
-Figures with a unit in these texts ("31.2 GB/s", "94.5 W") become figures of the run.
+DCGM 2 and 3 print one result for each GPU (`gpu_ids`, in older versions `gpu_id`). DCGM 4 prints one result for each
+entity. The software tests of older versions print one result for all GPUs. A result may contain the texts `warnings`
+and `info`. Numbers with a unit in these texts ("31.2 GB/s", "94.5 W") become figures of the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _MOST_FIGURES = 5000
 
 
 class DcgmiCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-dcgmi",
@@ -166,7 +169,7 @@ class DcgmiDiag(Reader):
         return _BEGIN.match(text.strip()) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends with this line."""
+        """Read one line. Yield the run if the run ends with this line."""
         text = line.text.strip()
         if self._document is None:
             if not self.begins(text):

@@ -1,8 +1,8 @@
 """Read DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
 
 According to the source of the tests, GB/s are 1e9 bytes per second. A rate counts the bytes that one rank sends or
-receives. "NVL" counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out bytes, and "SU" scale-up bytes.
-"NVL" also counts bytes that arrived by RDMA.
+receives. "NVL" counts bytes through NVLink, and also bytes that arrived by RDMA. "RDMA" counts bytes through NICs. "SO"
+counts scale-out bytes, and "SU" counts scale-up bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _FAILED = re.compile(r"AssertionError|DeepEP (?:error|timeout)|DeepEP \w+ (?:che
 
 
 class DeepEpCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-deepep",
@@ -53,7 +56,7 @@ class DeepEpCode(Code):
 
 
 class DeepEpRun(FiguresRun):
-    """One start of a test. The output has the best settings, followed by a line for each rank."""
+    """One start of a test. The output shows the best settings, and then a line for each rank."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -62,7 +65,7 @@ class DeepEpRun(FiguresRun):
         self._last_trial: tuple[int, str] | None = None
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line is the configuration of the next start."""
+        """Check whether the line is the configuration that the next start of the program prints."""
         return self.has_results and _CONFIG.match(text) is not None
 
     def take(self, line: int, text: str) -> None:

@@ -1,8 +1,8 @@
 """Read GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
 
-According to the program's source, a bandwidth is in MiB (2^20 bytes) per second and rank. 99 % of the samples are at
-least as good as the value in the column "99%". A congestion impact factor is the ratio of an isolated test to the same
-test under congestion.
+According to the program's source, bandwidths are in MiB (2^20 bytes) per second, for each rank. For 99 % of the
+samples, the result is at least as good as the value in the column "99%". A congestion impact factor is the ratio of an
+isolated test to the same test under congestion.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _FACTORS = "Congestion Impact Factor"
 
 
 class GpcnetCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-gpcnet",

@@ -1,9 +1,9 @@
 """Read the output of hipBusBandwidth (HIP samples): copies between host and GPU, and between GPUs, by size.
 
-According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are in bytes. A
-row has the median, mean, standard deviation, smallest and largest value over all passes. The reader keeps the mean. The
-program divides sizes below 1 MB by a million in integer arithmetic, so it prints 0 for the smallest sizes. The reader
-treats these sizes as not measured.
+According to the program's source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are in
+bytes. A row has the median, mean, standard deviation, smallest and largest value over all passes. The reader keeps the
+mean. The program divides sizes below 1 MB by a million in integer arithmetic, so the smallest sizes are printed as 0.
+The reader treats a size that is printed as 0 as not measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _DIRECTIONS = {
 
 
 class HipBusCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     MEAN_OF_PASSES = (
         "mean-of-passes",

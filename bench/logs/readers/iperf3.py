@@ -1,8 +1,8 @@
 """Read iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON or JSON lines.
 
 According to the program's source, prefixes of bits are powers of ten (Gbits is 1e9), and prefixes of bytes are powers
-of two (MBytes is 2^20). The first result is the sum of the receivers. Intervals become results only if the summary is
-missing.
+of two (MBytes is 2^20). The first result of a run is the sum of the rates at the receivers. Intervals become results
+only if the summary is missing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ _OTHER_ENDS = {
 
 
 class IperfCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-iperf3",
@@ -88,7 +91,7 @@ class IperfRun(FiguresRun):
         return bool(self.figures or self._summary or self._intervals)
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line begins the next test, such as a new connection after rows."""
+        """Check whether the line begins the next test, for example with a new connection after rows of results."""
         return (self.over or self.has_results or bool(self.failures)) and _TITLES.match(text) is None
 
     def take(self, line: int, text: str) -> None:
@@ -163,7 +166,7 @@ class IperfRun(FiguresRun):
                 self.add(f"interval {first:.2f} to {last:.2f} s", rate / 8, "bytes_per_s", "all streams")
 
     def _take_sum(self, name: str, where: str, values: dict[str, Any], other: dict[str, Any]) -> None:
-        """Add the figures of one end. `other`: the figures of the other end."""
+        """Add the figures of one end. `other`: the values of the other end of the connection."""
         rate = figure(values.get("bits_per_second"))
         if rate is None or rate < 0:
             return

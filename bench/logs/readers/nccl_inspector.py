@@ -1,12 +1,12 @@
 """Read NCCL Inspector (NCCL's profiler plug-in): one JSON object for each collective or send that a rank finished.
 
 According to the plug-in's source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per
-second. A size is the buffer of one rank. For all-gather and reduce-scatter, this buffer is one block. The algbw is S /
-time. The time of a rank includes the wait for later ranks, so it is an upper bound on the time of the operation. A job
-repeats each operation thousands of times. A file contains the records of one rank or of several ranks. A row is made
-for each size. From each operation, the record of the slowest rank is taken. The row is the median of these records. For
-an even number of records, it is the slower of the two middle records. The row's time and rates are thus from a single
-record.
+second. The size in a record is the size of one rank's buffer. For all-gather and reduce-scatter, this buffer holds one
+block. The algbw is S / time. The time of a rank includes the wait for later ranks, so this time is an upper bound on
+the time of the operation. A job repeats each operation thousands of times. A file contains the records of one rank or
+of several ranks. A row is made for each size. The reader takes the record of the slowest rank from each operation. The
+row contains the record with the median time. If the number of records is even, the row contains the slower of the two
+middle records. The row's time and rates are thus from a single record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _MOST_BYTES = 1 << 60
 
 
 class InspectorCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-inspector",
@@ -64,7 +67,7 @@ class InspectorCode(Code):
 
 
 class _Operation(NamedTuple):
-    """The slowest rank's record of one operation."""
+    """The record of the rank that was slowest in one operation."""
 
     seconds: float
     algbw: float | None  # bytes per second; None if the plug-in has no rule for the operation
@@ -91,7 +94,7 @@ class InspectorRecord:
 
 
 class InspectorRun(FiguresRun):
-    """The records of one operation of one communicator."""
+    """The records of one operation in one communicator."""
 
     def __init__(self, record: InspectorRecord) -> None:
         super().__init__(record.operation.line)
@@ -115,7 +118,7 @@ class InspectorRun(FiguresRun):
         self._timings: dict[str, None] = {}
 
     def take(self, line: int, text: str) -> None:
-        """Ignore the line: only whole records are read."""
+        """Ignore the line, because the reader uses only whole records."""
 
     def take_record(self, record: InspectorRecord, *, has_room: bool) -> bool:
         """Add a record. Return False if the record is left out, because it would exceed the limit on operations."""
@@ -136,7 +139,7 @@ class InspectorRun(FiguresRun):
 
     @property
     def num_operations(self) -> int:
-        """The number of operations that are kept."""
+        """The number of operations whose records are kept."""
         return len(self._operations)
 
     def close(self) -> None:
@@ -276,7 +279,7 @@ class NcclInspector(Reader):
 def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
     """Return the record, or the name of a field that the record lacks.
 
-    Some exporters write the fields of `header` and `metadata` next to the figures.
+    Some exporters write the fields of `header` and `metadata` at the top level of the document.
     """
     header = mapping(document.get("header")) or document
     metadata = mapping(document.get("metadata")) or document
@@ -316,7 +319,7 @@ def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
 
 
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
-    """Return S of a record, and whether its algbw is S / time.
+    """Return the payload S of a record, and whether the record's algbw equals S / time.
 
     For all-gather and reduce-scatter, most versions print the bytes of one block as the size, but some versions print
     S.

@@ -1,9 +1,9 @@
 """Read nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
 According to the documentation, a rate is size / time in GiB per second. The tables of later versions (column
-`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows. In the right unit, each
-rate equals size / time. The table does not state the operation or the ranks. Only a command line in the log states the
-operation and the ranks.
+`time:avg(us)`) use 1e9 bytes per second. The reader therefore determines the unit from the rows. The unit is correct if
+every rate equals size / time. The table does not state the operation or the ranks. Only a command line in the log
+states the operation and the ranks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ _GIB, _GB = 2.0**30, 1e9
 
 
 class NccomCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = "no-bound-nccom", "the links of Trainium and Inferentia machines are not in the catalogue"
     GIB = "gib", "GB/s is 2^30 bytes per second here: only in this unit are the rates size / time"
@@ -92,7 +95,7 @@ class NccomRun(FiguresRun):
 
     @property
     def has_header(self) -> bool:
-        """Whether the titles of the columns were read."""
+        """Whether the line with the column titles was read."""
         return bool(self._columns)
 
     def _read_command(self, command: str) -> None:
@@ -168,11 +171,11 @@ class NccomRun(FiguresRun):
             self.lose(printed[-1][0], NccomCode.NO_AVERAGE)
 
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
-        """Return how many bytes per second one printed GB/s is.
+        """Return the number of bytes per second in one printed GB/s.
 
-        In the right unit, every rate equals size / time. Return None if no unit fits all rates. Rates of small sizes
-        have too few digits to show the unit. If no rate has enough digits, the function uses the unit of the version
-        whose tables have this column.
+        The unit is correct if every rate equals size / time. Return None if no unit fits all rates. Rates of small
+        sizes have too few digits to show the unit. If no rate has enough digits, the function uses the unit of the
+        version whose tables have this column.
         """
         fitting = {_GIB, _GB}
         mean = ""

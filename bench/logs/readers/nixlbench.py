@@ -1,8 +1,8 @@
 """Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any backend of NIXL.
 
-According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
-duration of the run divided by the number of blocks. The size of a row is one block. The blocks of a batch, and the
-blocks of several threads, are in flight at the same time.
+According to the program's source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average
+latency is the duration of the run divided by the number of blocks. The size of a row is one block. The blocks of a
+batch are in flight at the same time, and so are the blocks of several threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _ERROR = re.compile(r"(?:Failed to|Error: |Consistency check failed|NIXL: .* (?:
 
 
 class NixlBenchCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-nixlbench",
@@ -47,7 +50,7 @@ class NixlBenchCode(Code):
 
 
 class NixlBenchRun(FiguresRun):
-    """One table, with one or several batch sizes."""
+    """One table with the results of one or several batch sizes."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -109,7 +112,7 @@ class NixlBenchRun(FiguresRun):
 
 
 def _titles(text: str) -> list[str]:
-    """Return the titles of the columns. Each column is wider than its title, so spaces separate the titles."""
+    """Return the titles of the columns. Columns are wider than their titles, so several spaces separate two titles."""
     return [title.strip() for title in re.split(r"\s{2,}", text.strip())] if "  " in text else _COLUMN.findall(text)
 
 

@@ -1,10 +1,10 @@
 """Read tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
 linkbench can also run the latency programs (7.x) to compare them with the transport `mpi`. For allgather, alltoall,
-gather and scatter, OSU prints the block of one rank as the size, so S = n * size. For other patterns, the printed size
-is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, OSU prints half of the
-round trip, as the mean of the first rank. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of
-floats, so linkbench runs reductions with mpi_float.
+gather and scatter, OSU prints the block of one rank as the size, so S is this size times the number of ranks. For other
+patterns, the printed size is S. For a collective, OSU prints the average of the ranks' mean times. For osu_latency, OSU
+prints half of the mean round-trip time, as measured by the first rank. OSU's default type is MPI_CHAR. Sums of
+characters are far slower than sums of floats, so linkbench runs reductions with mpi_float.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Osu(Tool):
         return found[1] if found else None
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return one record per line, for the sizes of the case."""
+        """Return one record for each line whose size belongs to the case."""
         names: list[str] | None = None
         found: list[Record] = []
         lines = text.splitlines()
@@ -119,7 +119,7 @@ class Osu(Tool):
 
 
 def _columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from a line of titles. Return None for a comment that is not a line of titles.
+    """Return the meaning of each column from a line of titles. Return None for a comment without column titles.
 
     Raises UsageError for another type of table.
     """

@@ -1,9 +1,9 @@
 """Read the output of p2pBandwidthLatencyTest (CUDA samples 11 to 13): matrices of copies between the GPUs of a node.
 
 According to the program's source, a write sends data from the row's GPU to the column's GPU. A read transfers data in
-the opposite direction. Two-way figures are the sum of both directions. Without peer access, a copy goes through host
-memory. The diagonal has copies inside one GPU, and their figures count the read and the written bytes. These copies use
-no link, so the reader puts them into a separate matrix.
+the opposite direction. Two-way rates are the sum of both directions. Without peer access, a copy goes through host
+memory. The diagonal has copies inside one GPU. For these copies, the printed rate counts both the read and the written
+bytes. These copies use no link, so the reader puts them into a separate matrix.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _MOST_CELLS = 1_000_000
 
 
 class P2pCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_CONNECTIVITY = "no-connectivity", "the log has no connectivity matrix, so pairs without peer access are unknown"
     NO_PEER_ACCESS = "no-peer-access", "{num} of {total} pairs have no peer access: their copies go through host memory"
@@ -140,7 +143,7 @@ class _OpenRun(RunNotes):
             self.lose(line, LogCode.LINES_LEFT_OUT)
 
     def close_title(self, line: int) -> None:
-        """Close the current title, because all tables below it have ended."""
+        """Close the current title, because no further table belongs to this title."""
         self._close_grid(line)
         if self._title is not None and not self._num_tables:
             self.lose(self._title_line, LogCode.NO_TABLE, test=self._title[0])
@@ -206,7 +209,7 @@ class _OpenRun(RunNotes):
     def _sorted_cells(
         self, grid: _grid.Grid, factor: float, disabled: bool, reads: bool
     ) -> tuple[list[MatrixCell], list[MatrixCell], list[MatrixCell]]:
-        """Divide the cells of a table into three lists: between peers, through host memory, and inside one GPU."""
+        """Divide the cells of a table into copies between peers, through host memory, and inside one GPU."""
         peers: list[MatrixCell] = []
         staged: list[MatrixCell] = []
         inside: list[MatrixCell] = []

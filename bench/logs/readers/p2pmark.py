@@ -1,8 +1,8 @@
 """Read p2pmark: bandwidths of copies between GPUs, one pair at a time or all at once, latencies, and scores.
 
-According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths, the GPU of the row sends to the GPU
-of the column. In the matrix of latencies, the GPU of the row reads from the GPU of the column. "Dense interconnect" is
-the rate of all pairs together, divided by the sum of the rates of single pairs.
+According to the program's source, GB/s are 1e9 bytes per second. In the matrix of bandwidths, the GPU of the row sends
+to the GPU of the column. In the matrix of latencies, the GPU of the row reads from the GPU of the column. "Dense
+interconnect" is the rate of all pairs together, divided by the sum of the rates of single pairs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _BYTES = {"B": 1, "KB": 1024, "MB": 1 << 20}
 
 
 class P2pMarkCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-p2pmark",

@@ -1,8 +1,8 @@
 """Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
-According to its source, GB/s are 1e9 bytes per second. A bidirectional figure is the sum of both directions. A copy
-inside one device counts the read and the written bytes. The tool numbers all devices together, CPUs first. The reader
-numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
+According to the program's source, GB/s are 1e9 bytes per second. A bidirectional rate is the sum of both directions.
+For a copy inside one device, the printed rate counts both the read and the written bytes. The tool numbers all devices
+together, CPUs first. The reader numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _LONGEST = 20_000
 
 
 class RocmBandwidthCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
     INSIDE = (
@@ -50,7 +53,7 @@ class RocmBandwidthCode(Code):
 
 
 class RocmBandwidthRun(FiguresRun):
-    """One run, which consists of a list of devices, and of matrices or tables of pairs."""
+    """One run. The output has a list of devices, and matrices or tables of single pairs."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -67,7 +70,7 @@ class RocmBandwidthRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Whether a matrix or a table was read."""
+        """Whether the reader has read a matrix or a table."""
         return bool(self.matrices or self._rows or self._cells)
 
     def ended_by(self, text: str) -> bool:
@@ -92,7 +95,7 @@ class RocmBandwidthRun(FiguresRun):
             self._take_other(line, text)
 
     def _take_pair(self, line: int, text: str) -> bool:
-        """Read a line of the table of one pair. Return False for any other line."""
+        """Read a line of a table with the results of one pair. Return False if the line is not part of such a table."""
         if found := _PAIR.match(text):
             self._end_matrix(line)
             self._end_pair()
@@ -248,7 +251,7 @@ class RocmBandwidthTest(FiguresReader):
     new_run = RocmBandwidthRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the first line of a run, or the title of a matrix or of a pair."""
+        """Check whether the line begins a run, a matrix, or the table of a pair."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _MATRIX, _PAIR))
 

@@ -1,8 +1,8 @@
-"""Read TransferBench (ROCm), which prints a figure for each of several concurrent copies, and a sum for each executor.
+"""Read TransferBench (ROCm), which prints a rate for each of several concurrent copies, and a sum for each executor.
 
-According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All transfers
-of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. The reader does not
-support the matrices that the presets p2p and a2a print.
+According to the program's source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All
+transfers of a test run at the same time. The rate of a transfer is therefore not the rate of a single link. The reader
+does not support the matrices that the presets p2p and a2a print.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _PRESET = re.compile(r"(?:Uni|Bi)directional copy peak bandwidth GB/s \[|SRC(?:\
 
 
 class TransferBenchCode(Code):
-    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
+    """Codes for the problems and notes that this reader reports about a log.
+
+    Codes that several readers share are in logs/messages.py.
+    """
 
     NO_BOUND = (
         "no-bound-transfer-bench",
@@ -39,7 +42,10 @@ class TransferBenchCode(Code):
 
 
 class TransferBenchRun(FiguresRun):
-    """One start of the program. It contains tests, and each test has executors, their transfers and a sum."""
+    """One start of the program. The output of a start has several tests.
+
+    Each test has executors, the executors' transfers, and a sum.
+    """
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -47,7 +53,7 @@ class TransferBenchRun(FiguresRun):
         self._preset = False
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line is the first line of the next start."""
+        """Check whether the line is the first line that the next start of the program prints."""
         return _BEGIN.match(text) is not None and bool(self.has_results or "tool_version" in self.facts)
 
     def take(self, line: int, text: str) -> None:

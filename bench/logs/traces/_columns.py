@@ -1,6 +1,6 @@
 """Store events in columns, because a trace has millions of events. A kernel takes 28 bytes.
 
-A tuple for one kernel would take about 180 bytes.
+As a tuple, one kernel would take about 180 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LARGEST = 1 << 62
 
 
 def correlation_of(value: object) -> int:
-    """Return the correlation number, which is the same for a kernel and its launch.
+    """Return the correlation number, which a kernel shares with the call that launched it.
 
     Return NO_CORRELATION if the file has no correlation number.
     """
@@ -27,7 +27,7 @@ def correlation_of(value: object) -> int:
 class Kernels:
     """The kernels of a trace.
 
-    Each kernel has a start and an end in the file's time unit, a correlation number and a type number.
+    Each kernel has a start time, an end time, a correlation number and a type number. Times are in the file's unit.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Kernels:
     def in_order(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]:
         """Return the starts and ends (shape (n, 2)), the correlation numbers and the types.
 
-        They are sorted by start and end.
+        All three arrays are sorted by the start and end of the kernels.
         """
         spans = np.column_stack((np.array(self._starts), np.array(self._ends)))
         order = np.lexsort((spans[:, 1], spans[:, 0]))
@@ -66,7 +66,7 @@ class Launch(NamedTuple):
 
 
 class Launches:
-    """Runtime calls by correlation. If several calls have the same correlation, only the first is kept."""
+    """Runtime calls by correlation. If several calls have the same correlation number, only the first call is kept."""
 
     def __init__(self) -> None:
         self._starts, self._correlations, self._threads = array("d"), array("q"), array("i")
@@ -81,7 +81,10 @@ class Launches:
         self._sorted = None
 
     def starts_of(self, correlations: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the start of the call for each correlation number. Return NaN for a number without a call."""
+        """Return, for each correlation number, the start time of the call with this number.
+
+        Return NaN for a number without a call.
+        """
         known, order = self._by_correlation()
         if not len(known):
             return np.full(len(correlations), np.nan)
@@ -92,7 +95,7 @@ class Launches:
         return found
 
     def of(self, correlation: int) -> Launch | None:
-        """Return the call with this correlation."""
+        """Return the call with this correlation number."""
         known, order = self._by_correlation()
         place = int(np.searchsorted(known, correlation))
         if place == len(known) or known[place] != correlation:

@@ -1,4 +1,7 @@
-"""Find the phases of a program from the ranges on a rank's host threads. A range is an operator or an annotation."""
+"""Find the phases of a program from the ranges on a rank's host threads.
+
+A range is the time span of an operator or an annotation.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _EVALUATE = "autograd::engine::evaluate_function"
 
 @dataclass(slots=True)
 class HostRange:
-    """An operator or annotation on a host thread, in the time unit of its file."""
+    """An operator or annotation on a host thread. Times are in the time unit of the file."""
 
     start: float
     end: float
@@ -51,7 +54,7 @@ def is_step(name: str) -> bool:
 
 @lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
-    """Check whether a range marks a step or a phase.
+    """Check whether a range with this name marks a step or a phase.
 
     A step or a phase is not an operator, but may contain operators.
     """
@@ -71,7 +74,10 @@ def _phases_of(name: str) -> tuple[StepPhase, ...]:
 
 
 def main_thread(host: Sequence[HostRange]) -> Any:
-    """Return the thread that marks the steps or, if no thread does, the thread with the most time in operators."""
+    """Return the thread that marks the steps.
+
+    If no thread marks steps, return the thread with the most time in operators.
+    """
     for one in host:
         if is_step(one.name):
             return one.thread
@@ -84,10 +90,11 @@ def main_thread(host: Sequence[HostRange]) -> Any:
 def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
     """Return the phases of the program, in the time unit of the ranges.
 
-    Annotations define the phases. Without an annotation of the backward pass, autograd's operators define it.
+    Annotations define the phases. If the backward pass has no annotation, autograd's operators show when the backward
+    pass ran.
 
-    host: ranges sorted by start. If several ranges have the same start, the longest range comes first.
-    main: the thread whose annotations are used.
+    `host`: ranges sorted by start. If several ranges have the same start, the longest range comes first.
+    `main`: the thread whose annotations are used.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:
@@ -106,7 +113,7 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
 def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
     """Yield the backward passes.
 
-    A backward pass is a sequence of autograd's operators without other top-level operators.
+    A backward pass is a sequence of autograd's operators that no other top-level operator interrupts.
     """
     start = end = None
     inside = -np.inf

@@ -18,15 +18,16 @@ _LONGEST_VALUE = 1 << 26  # characters; a longer value is not an event, and the 
 
 @dataclass
 class DamagedError(Exception):
-    """The document is incomplete. is_cut: whether only its end is missing."""
+    """The error for an incomplete or invalid document. is_cut: whether only the end of the document is missing."""
 
     is_cut: bool
 
 
 class JsonStream:
-    """The members of the array `key` of a document. If the document itself is an array, its members are used.
+    """The members of the array under the key `key` of a document.
 
-    `others` contains the values of the other keys of the document. `num_members` counts the members that were read.
+    If the document itself is an array, the stream yields the members of the document. `others` contains the values of
+    the other keys of the document. `num_members` counts the members that were read.
     """
 
     def __init__(self, pieces: Iterable[bytes], key: str) -> None:
@@ -76,10 +77,10 @@ class JsonStream:
         self._place += 1
 
     def _many(self) -> list[Any]:
-        """Decode all members that are completely in memory by one call.
+        """Decode all members that are completely in memory, with a single call of the JSON decoder.
 
-        One call is several times faster than a call for each member. The end of the last complete member is guessed. If
-        the guess is wrong, the result is empty.
+        A single call is several times faster than one call for each member. The method guesses where the last complete
+        member ends. If the guess is wrong, the result is empty.
         """
         end = self._last_end() if self._try_many else self._place
         self._try_many = False
@@ -142,7 +143,7 @@ class JsonStream:
         return not self._next_character()
 
     def _more(self) -> bool:
-        """Read the next piece. Return False if there is no further piece."""
+        """Read the next piece. Return False if the document has no further piece."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True

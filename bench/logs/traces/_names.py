@@ -61,7 +61,7 @@ def op(name: str) -> str:
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the integers of a list or of a list's text.
+    """Return the integers of a list, or of a text that contains a list.
 
     Return None if the value is truncated or empty, or if it is not a list.
     """

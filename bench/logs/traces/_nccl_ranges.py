@@ -39,7 +39,7 @@ class NcclCalls:
     """The ranges of NCCL calls, by thread."""
 
     def __init__(self, calls: Iterable[tuple[Any, NcclCall]]) -> None:
-        """Store the thread and the range of each call, sorted by start."""
+        """Store the calls of each thread. The calls must be sorted by start."""
         self._calls: dict[Any, list[NcclCall]] = defaultdict(list)
         for thread, call in calls:
             self._calls[thread].append(call)
@@ -67,7 +67,10 @@ def calls_of_torch(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCall]
 
 
 def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCall]]:
-    """Yield (thread, range) for each range in which NCCL launches kernels: a call, or the end of a group of calls."""
+    """Yield (thread, range) for each range in which NCCL launches kernels.
+
+    Such a range is a single call, or the end of a group of calls.
+    """
     depths: dict[Any, int] = defaultdict(int)
     grouped: dict[Any, list[HostRange]] = defaultdict(list)
     for one in ranges:
@@ -86,7 +89,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Map each communicator to its number of ranks and this process's rank.
+    """Map each communicator to the number of its ranks and to this process's rank.
 
     A communicator is known only if its creation or its destruction was recorded.
     """

@@ -17,7 +17,7 @@ _HEAD_BYTES = 4096
 
 @dataclass
 class NoTraceError(Exception):
-    """The file looks like a trace but contains no trace. remark: the reason, with the fact `source`."""
+    """The error for a file that only looks like a trace. remark: the reason, with the fact `source`."""
 
     remark: Coded
 

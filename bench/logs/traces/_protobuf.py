@@ -1,7 +1,7 @@
 """Read protobuf messages without their schema. Only a few numbers and texts of known fields are needed.
 
-The format has only varints, fixed-size numbers and lengths. This reader is therefore smaller than a dependency with
-generated code.
+The protobuf format has only varints, fixed-size numbers and lengths. A reader of this format is therefore smaller than
+a library with generated code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _LONGEST_MESSAGE = 1 << 26
 
 
 def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a file. In the file, each message follows its length. Raises DamagedError."""
+    """Yield the messages of a file. In the file, the length of each message comes before the message.
+
+    Raises DamagedError.
+    """
     rest = b""
     for piece in pieces:
         rest += piece
@@ -70,7 +73,7 @@ def signed(value: int) -> int:
 
 
 def _length(data: bytes, place: int) -> tuple[int, int] | None:
-    """Return a length and the position after the length, or None if the data end too early."""
+    """Return a length and the position after the length. Return None if the data end within the length."""
     ends = next((at for at in range(place, min(place + _MOST_VARINT_BYTES, len(data))) if data[at] < 0x80), None)
     if ends is None and len(data) - place < _MOST_VARINT_BYTES:
         return None

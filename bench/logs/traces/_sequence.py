@@ -1,4 +1,4 @@
-"""Order records of single collectives, and count the records that the source lost."""
+"""Sort the records of single collectives, and count the records that the source lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bench.logs.trace_messages import TraceCode
 
 
 def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollective, ...], int]:
-    """Return the collectives in order of start, with their indices in their groups, and the number of lost collectives.
+    """Return the collectives sorted by start, each with its index in its group, and the number of lost collectives.
 
     Gaps in the sequence numbers show lost collectives. In a replayed CUDA graph, sequence numbers repeat within a
-    group. Repeated numbers do not show whether collectives were lost, so the function removes them.
+    group. The function removes repeated numbers, because they do not show whether collectives were lost.
     """
     groups: dict[str, list[TracedCollective]] = defaultdict(list)
     for one in collectives:

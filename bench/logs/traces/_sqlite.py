@@ -1,4 +1,7 @@
-"""Read an SQLite database of another program. Tables and columns may be missing. A damaged table ends at the damage."""
+"""Read an SQLite database of another program. Tables and columns may be missing.
+
+From a damaged table, only the rows before the damage are read.
+"""
 
 from __future__ import annotations
 
@@ -46,20 +49,20 @@ class Database:
         return table in self.columns and all(column in self.columns[table] for column in columns)
 
     def first_column(self, table: str, *columns: str) -> str | None:
-        """Return the first of the columns that the table has."""
+        """Return the first of these columns that exists in the table."""
         return next((column for column in columns if self.has(table, column)), None)
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query. In a damaged file, these are only the rows before the damage."""
+        """Yield the rows of a query. From a damaged file, the method yields only the rows before the damage."""
         try:
             yield from self._connection.execute(query, values)
         except ERRORS as error:
             self.error = self.error or str(error)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
-        """Return integers of a table as a two-dimensional array with the rows of the table.
+        """Return integer columns of a table as a two-dimensional array, with one row for each row of the table.
 
-        UNKNOWN means that a value or column is missing.
+        A missing value, or a value of a missing column, is UNKNOWN.
         """
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
@@ -73,7 +76,7 @@ class Database:
         return found.view(np.int64).reshape(-1, len(columns))
 
     def integer(self, table: str, column: str) -> str:
-        """Return the SQL expression of a column as an integer."""
+        """Return an SQL expression that reads a column as an integer."""
         return f'COALESCE(CAST("{column}" AS INTEGER), {UNKNOWN})' if self.has(table, column) else str(UNKNOWN)
 
     def _columns(self, table: str) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """Read Chakra execution traces, JSON or protobuf (`.et`): the nodes that a rank executed, and their dependencies.
 
 A file has one of three forms. The first form is JSON from torch's ExecutionTraceObserver (`nodes`). The second form is
-JSON from Chakra's tools (`workload_graph`). The third form is protobuf from Chakra's tools. The first form has times
-only if Chakra's tools linked it to a profiler trace. Most files state no start times, and many state no durations.
-Without start times, only the groups, bytes and order of the collectives are known.
+JSON from Chakra's tools (`workload_graph`). The third form is protobuf from Chakra's tools. A file of the first form
+has times only if Chakra's tools linked the file to a profiler trace. Most files state no start times, and many state no
+durations. Without start times, only the groups, bytes and order of the collectives are known.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 class _Node:
     """One node. Times are in microseconds, or None if unknown.
 
-    op: the operation of a collective or message. is_host: whether the node ran on the host. A node that did not run on
-    the host is a kernel.
+    `op`: the operation of a collective or message.
+    `is_host`: whether the node ran on the host. A node that did not run on the host is a kernel.
     """
 
     number: int
@@ -268,7 +268,7 @@ class _Reading:
         return int(found[1]) if found else self._rank_in_name
 
     def _rank(self) -> int | None:
-        """Return the rank within the group of all ranks.
+        """Return the number of this rank within the group of all ranks.
 
         If the nodes do not state exactly one rank, return the rank in the file's name.
         """
@@ -283,8 +283,8 @@ class _Reading:
     def _add_groups(self, arguments: Sequence[Any]) -> None:
         """Add the groups of a JSON list.
 
-        `_groups` has an entry for a group's name, and an entry for the number that old versions use instead of the
-        name.
+        `_groups` stores each group under its name. Old versions refer to a group by a number, so the group is also
+        stored under this number.
         """
         try:
             listed = json.loads(arguments[0])
@@ -298,7 +298,7 @@ class _Reading:
                     self._groups[str(one["backend_id"])] = group
 
     def _collectives(self, zero: float) -> tuple[TracedCollective, ...]:
-        """Return the collectives from kernels or, if there are no kernels, from calls."""
+        """Return the collectives from the kernels. If there are no kernels, return the collectives from the calls."""
         nodes = [node for node in self._nodes if node.op is not None]
         kernels = [node for node in nodes if not node.is_host]
         described = {node.number: node for node in nodes if node.name == _COMMS}
@@ -338,7 +338,7 @@ class _Reading:
         return tuple(found)
 
     def _described(self, kernel: _Node, calls: Mapping[int, _Node]) -> _Node:
-        """Return a kernel with the data of the call that launched it.
+        """Add the data of the launching call to a kernel, and return the kernel.
 
         The call is an ancestor of the kernel in the tree of nodes.
         """
@@ -353,10 +353,11 @@ class _Reading:
         return kernel
 
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
-        """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
+        """Return a name for each group that the file does not describe.
 
-        Old versions identify a group only by an address. The address of a group differs between ranks. Such groups are
-        numbered in the order in which they first appear.
+        If the file has only one group, the group's name is ''. Old versions identify a group only by an address. The
+        address of a group differs between ranks. Groups that have only an address are numbered in the order in which
+        they first appear.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):
@@ -367,7 +368,7 @@ class _Reading:
         return {group: f"#{place}" for place, group in enumerate(used)}
 
     def _host_ranges(self) -> list[HostRange]:
-        """Return the host operators with known times."""
+        """Return the host operators whose times are known."""
         found = []
         for node in self._nodes:
             if node.is_host and node.start is not None and node.duration is not None:
@@ -379,8 +380,9 @@ class _Reading:
 def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
     """Add the arguments of `record_param_comms` to a node.
 
-    The arguments are tensors, sequence number, group, rank, operation, splits, ..., group size. In later versions, the
-    sequence number and the group are lists. In later versions, calls without tensors have no argument for tensors.
+    The arguments have this order: tensors, sequence number, group, rank, operation, splits, ..., group size. In later
+    versions, the sequence number and the group are lists. In later versions, calls without tensors have no argument for
+    tensors.
     """
     place = next((at for at, value in enumerate(arguments) if isinstance(value, str) and _known(value)), None)
     if place is None or place < 3:
@@ -394,7 +396,10 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
 
 
 def _values(inputs: Any) -> list[Any]:
-    """Return the inputs or outputs of a node. Schema 1.0.1 has a list, and later schemas have a mapping with a list."""
+    """Return the input values or the output values of a node.
+
+    Schema 1.0.1 stores a list, and later schemas store a mapping that contains a list.
+    """
     values = inputs.get("values") if isinstance(inputs, dict) else inputs
     return values if isinstance(values, list) else []
 

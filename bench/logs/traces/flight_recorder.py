@@ -1,7 +1,7 @@
 """Read torch's flight recorder: the last collectives that a rank called, as JSON or as a pickle of plain data.
 
-For each collective, a dump has the group, the sequence number, the bytes, and the time at which the host called it.
-Durations are recorded only with `TORCH_NCCL_ENABLE_TIMING=1`. The time at which a collective ran is never recorded.
+For each collective, a dump has the group, the sequence number, the bytes, and the time at which the host called it. A
+dump has durations only if `TORCH_NCCL_ENABLE_TIMING=1` was set. The time at which a collective ran is never recorded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ READER = FlightRecorderDump()
 
 
 def _unpickled(path: Path) -> Mapping[Any, Any]:
-    """Return the plain data of a pickle.
+    """Return the contents of a pickle, which must be plain data.
 
     Raises NoTraceError if the pickle is damaged or too large, or if it contains anything except plain data.
     """

@@ -1,7 +1,7 @@
 """Read the JSON records of Inspector, NCCL's profiler plug-in. Inspector writes a record for each finished collective.
 
 A record has the communicator, the sequence number, the bytes, and the duration of the kernel. The duration includes
-waits. Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
+waits. A record has the time at which the kernel ran only if `NCCL_INSPECTOR_DUMP_VERBOSE=1` was set. NCCL numbers the
 collectives of a communicator separately for each operation. Each operation of a communicator therefore counts as a
 group. Inspector drops records silently. Gaps in the sequence numbers show the number of dropped records.
 """
@@ -127,7 +127,7 @@ def _time(value: Any) -> int | None:
 
 
 def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
-    """Yield the records of each rank. The records of a process with several ranks are divided by their rank numbers."""
+    """Yield the records of each rank. If a process has several ranks, its records are grouped by rank number."""
     processes: dict[tuple[str, int], list[_Finished]] = defaultdict(list)
     for one in found:
         processes[one.process].append(one)
@@ -144,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank. The trace has the rank's number in the largest communicator."""
+    """Return the trace of one rank. The rank of the trace is the rank's number in the largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)

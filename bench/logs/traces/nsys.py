@@ -1,7 +1,7 @@
 """Read SQLite exports of Nsight Systems (`nsys export --type sqlite`). One file has all processes of a host.
 
 Tables and columns differ between versions and settings. The reader therefore first lists the file's tables and columns.
-The trace is made from the kernels, copies and calls of CUDA (CUPTI_ACTIVITY_KIND_*). NVTX ranges of NCCL, of torch
+The trace consists of the kernels, copies and calls of CUDA (CUPTI_ACTIVITY_KIND_*). NVTX ranges of NCCL, of torch
 (`emit_nvtx`) and of the program are also read. Each process that ran kernels is a rank. If a process ran collectives on
 several devices, each of these devices is a rank. Times are in nanoseconds on one clock for the whole file.
 """
@@ -142,7 +142,7 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of the file's time 0.
+        """Return the Unix time that corresponds to time 0 of the file.
 
         The file states the start of the capture on its own clock and on the Unix clock.
         """
@@ -156,7 +156,7 @@ class _Export:
         return (int(utc[0, 0]) + self._zero - started) * 1e-9
 
     def _text(self, table: str, name: str) -> str | None:
-        """Return the value that belongs to `name` in a table with the columns name and value."""
+        """Return the value for `name` from a table with the columns name and value."""
         if not self._database.has(table, "name", "value"):
             return None
         found = self._database.rows(f'SELECT CAST(value AS TEXT) FROM "{table}" WHERE name = ?', name)
@@ -199,7 +199,7 @@ class _Rank:
     def trace(self, *, rank: int | None, world_size: int | None, version: str | None, **facts: Any) -> RankTrace:
         """Return the trace.
 
-        The rank and the world size are known if the creation of a communicator of all ranks was recorded.
+        The rank and the world size are known if the export contains the creation of a communicator of all ranks.
         """
         compute, exchange, names = self._kernels()
         launch_ns = self._launch(compute[:, 2])[:, 1]
@@ -270,18 +270,18 @@ class _Rank:
         return f'("globalTid" & {_PROCESS_MASK}) = {self._process & _PROCESS_MASK}'
 
     def _read_calls(self) -> _Integers:
-        """Return (start, end, correlation, thread, name) of the calls of CUDA."""
+        """Return (start, end, correlation, thread, name) of each CUDA call."""
         columns = ("start", "end", "correlationId", "globalTid", "nameId")
         return self._read(_RUNTIME, columns, self._of_host(_RUNTIME))
 
     def _by_correlation(self) -> _Integers:
-        """Return (correlation, start, thread) of the calls of CUDA, by correlation."""
+        """Return (correlation, start, thread) of each CUDA call, sorted by correlation number."""
         calls = self._calls[self._calls[:, 2] != UNKNOWN][:, [2, 0, 3]]
         ordered: _Integers = calls[np.argsort(calls[:, 0], kind="stable")]
         return ordered
 
     def _launch(self, correlations: _Integers) -> _Integers:
-        """Return (correlation, start, thread) of the launch for each correlation number.
+        """Return, for each correlation number, (correlation, start, thread) of the launch.
 
         A launch that was not recorded has the values UNKNOWN.
         """
@@ -382,7 +382,10 @@ class _Rank:
         return dict(self._database.rows(f'SELECT id, label FROM "{table}"')) or otherwise
 
     def _waits(self) -> tuple[HostWait, ...]:
-        """Return the CUDA calls in which the host waits, and the operators that wait for a value from the device."""
+        """Return the CUDA calls in which the host waits.
+
+        Also return the operators that wait for a value from the device.
+        """
         kinds = {}
         for number, name in _texts(self._database, _RUNTIME, "nameId").items():
             name = _VERSION.sub("", name)
@@ -400,7 +403,7 @@ class _Rank:
         return tuple(found)
 
     def _steps(self) -> list[HostRange]:
-        """Return the ranges that name a step, on the thread with the most steps.
+        """Return the ranges whose names mark a step, from the thread with the most steps.
 
         Ranges inside another step are left out.
         """
@@ -412,7 +415,7 @@ class _Rank:
         return max(by_thread.values(), key=len, default=[])
 
     def _read_ranges(self) -> list[HostRange]:
-        """Return the NVTX ranges, sorted, in nanoseconds since the file's time 0.
+        """Return the NVTX ranges in sorted order. Times are in nanoseconds since the file's time 0.
 
         Operators inside other operators are left out.
         """
@@ -451,7 +454,7 @@ def _is_step(name: str) -> bool:
 
 
 def _is_export(database: Database) -> bool:
-    """Check whether the file is an export. Tables exist only if they have events."""
+    """Check whether the file is an export. An export contains only those tables that have events."""
     if database.has(_KERNEL, "start", "end") or database.has(_RUNTIME, "start", "end"):
         return True
     return "StringIds" in database.columns and bool({"TARGET_INFO_SYSTEM_ENV", _NVTX} & set(database.columns))
@@ -464,9 +467,10 @@ def _op(call: NcclCall | None) -> str | None:
 
 
 def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]:
-    """Map each kernel that torch uses for only one operation to this operation, such as SendRecv to alltoall.
+    """Map the name of each kernel that torch uses for only one operation to this operation.
 
-    If the launch of a kernel was not recorded, the kernel's operation is taken from this map.
+    For example, SendRecv may map to alltoall. If the launch of a kernel was not recorded, the kernel's operation is
+    taken from this map.
     """
     ops: dict[str, set[str]] = defaultdict(set)
     for name, call in kernels:
@@ -476,7 +480,7 @@ def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]
 
 
 def _texts(database: Database, table: str, column: str) -> dict[int, str]:
-    """Return the texts to which the numbers in a column of a table refer."""
+    """Map each number in a column of a table to the text that the number stands for."""
     if not database.has(table, column) or not database.has("StringIds", "id", "value"):
         return {}
     query = f'SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN (SELECT DISTINCT "{column}" FROM "{table}")'

@@ -1,9 +1,9 @@
 """Read traces of torch's profiler (Kineto), in Chrome's JSON format: one rank with CUDA, with ROCm or without a GPU.
 
-The category of an event determines its type. If the category does not suffice, the name decides. Times are in
-microseconds of the Unix clock, or in microseconds since `baseTimeNanoseconds`. The reader was tested with files of 2021
-to 2026. These files contain old and new names (`Operator` and `cpu_op`, `Kernel` and `kernel`, `ncclKernel_*` and
-`ncclDevKernel_*`), and collectives with and without metadata.
+The category of an event determines its type. If the category is not sufficient, the name of the event determines the
+type. Times are in microseconds of the Unix clock, or in microseconds since `baseTimeNanoseconds`. The reader was tested
+with files of 2021 to 2026. In these files, names have an old or a new form (`Operator` or `cpu_op`, `Kernel` or
+`kernel`, `ncclKernel_*` or `ncclDevKernel_*`). Only some files contain metadata of collectives.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D
 
 
 class _Name:
-    """A name of events, and the meaning of the name. A file has few names and repeats them many times."""
+    """A name of events, and the meaning of the name.
+
+    A file has few different names and repeats each name many times.
+    """
 
     __slots__ = ("is_exchange", "is_of_collective", "name", "wait")
 
@@ -92,7 +95,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return the meaning of a name. All events with this name use the same object."""
+        """Return the meaning of a name. All events with the same name share one object."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
@@ -137,9 +140,9 @@ READER = TorchProfiler()
 
 
 def _add(batch: Iterable[Any], events: _Events) -> None:
-    """Add the events with a duration to their types.
+    """Store each event that has a duration under its type.
 
-    Millions of events pass through this loop, and many are not used.
+    This loop handles millions of events, many of which are not used.
     """
     for event in batch:
         if type(event) is dict and event.get("ph") == "X":
@@ -150,7 +153,7 @@ def _add(batch: Iterable[Any], events: _Events) -> None:
 
 
 def _add_one(event: Mapping[str, Any], kind: str, events: _Events) -> None:
-    """Add one event. If its times are not finite numbers, it is left out."""
+    """Add one event. An event whose times are not finite numbers is left out."""
     try:
         start = float(event["ts"])
         end = start + float(event.get("dur") or 0.0)
@@ -273,7 +276,7 @@ class _Reading:
         return (spans.of(pairs) - self._zero) * 1e-6
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of the trace's first event."""
+        """Return the Unix time of the first event in the trace, or None if this time is unknown."""
         base = self._others.get("baseTimeNanoseconds")
         if isinstance(base, int) and 0 <= base < _MOST_EPOCH_NS:
             return base * 1e-9 + self._zero * 1e-6
@@ -328,7 +331,7 @@ class _Reading:
             places[key] += 1
 
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
-        """Return the name, the members and the size of the group of a collective.
+        """Return the name, the members and the size of a collective's group.
 
         A value that the file does not state is None.
         """
@@ -343,8 +346,8 @@ class _Reading:
     def _host_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives of a rank without a device.
 
-        A host thread calls a collective, and a thread of the library transfers the data. If the library works in the
-        order of the calls, the n-th transfer belongs to the n-th call.
+        A host thread calls a collective, and a thread of the library transfers the data. If the library transfers data
+        in the order of the calls, the n-th transfer belongs to the n-th call.
         """
         host = self._events.host
         calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
@@ -426,16 +429,19 @@ class _Reading:
 
 
 def _is_wait(name: str) -> bool:
-    """Check whether an event of a host thread is not work.
+    """Check whether an event of a host thread does no work of its own.
 
-    Check whether the event marks a step, waits for data or belongs to a collective.
+    Such an event marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
 
 
 def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield the times (operator's end, call, next operator's start) for each collective that an operator calls."""
+    """Yield a tuple of times for each collective that an operator calls.
+
+    The tuple has the operator's end, the call, and the start of the next operator.
+    """
     by_thread: dict[Any, list[HostRange]] = defaultdict(list)
     for one in host:
         by_thread[one.thread].append(one)
@@ -464,10 +470,10 @@ def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
 
 
 def _called_before(calls: Sequence[HostRange], transfers: Sequence[HostRange]) -> list[HostRange]:
-    """Return one call for each transfer: an earlier call of the same operation.
+    """Return one call for each transfer. The call has the same operation as the transfer and began earlier.
 
-    The recording may begin or end between a call and its transfer. If a transfer has no matching call, the result is
-    empty.
+    The trace may begin or end between a call and the transfer of this call. If a transfer has no matching call, the
+    result is an empty list.
     """
     found = []
     remaining = list(calls)
@@ -523,13 +529,13 @@ def _dims_bytes(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
 
 
 def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message."""
+    """Return the rank at the other end of a message between two ranks."""
     peer = stated.get("Dst Rank" if op == "send" else "Src Rank") if op in ("send", "recv") else None
     return peer if isinstance(peer, int) and peer >= 0 else None
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message.
+    """Return the rank at the other end of a message between two ranks.
 
     The call `c10d::send` or `c10d::recv_` has this rank as third argument.
     """
@@ -541,7 +547,10 @@ def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
 
 
 def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
-    """Return the sequence number of a collective in its group. Messages are counted separately."""
+    """Return the sequence number of a collective in its group.
+
+    Return None for a message between two ranks, because messages are counted separately.
+    """
     number = stated.get("Seq")
     return number if isinstance(number, int) and op not in ("send", "recv", "sendrecv") else None
 
