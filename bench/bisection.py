@@ -32,7 +32,7 @@ class Bisection(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange, which consists of a message to the partner and a message from the partner."""
+        """Return one exchange: this member and its partner send each other one message."""
         partner = (member + shape.num_ranks // 2) % shape.num_ranks
         return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
 

@@ -1,8 +1,8 @@
-"""All ranks write a checkpoint at once, while the steps of a training job run and stall.
+"""All ranks write a checkpoint at the same time while the steps of a training job run.
 
-S is one rank's shard. t is the time until the slowest rank's shard is on its device (fsync). Each step sleeps for
-`--step-time` and exchanges `--exchange` bytes. The benchmark reads each shard back from the device and compares its
-checksum.
+The checkpoint may delay the steps. S is the size of one rank's shard. The time t ends when the slowest rank's shard is
+on its device (fsync). Each step sleeps for `--step-time` and exchanges `--exchange` bytes. The benchmark reads each
+shard back from the device and compares its checksum.
 
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --folder /data
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --method dcp_async
@@ -41,7 +41,7 @@ class Checkpoint(Pattern):
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: no part of a shard goes to another rank."""
+        """Return 0, because no data of a shard go to another rank."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:

@@ -1,9 +1,10 @@
 """One process reads the records of a data set from files into host memory, with a proven cold or hot page cache.
 
-S is the size of the data set. The data set consists of records of `--record` bytes in files of the format `--files` in
-the folder `--folder`. t is the time of one pass over all records. `--cache cold` drops the files from the page cache
-before every pass, and `--cache hot` reads the files from the page cache. The kernel's counters prove that the cache was
-cold or hot. A row without this proof fails. Each byte is read once, so the bus factor is 1.
+S is the size of the data set in bytes. The data set consists of records of `--record` bytes in files of the format
+`--files`. The files are in the folder `--folder`. The time t is the duration of one pass over all records. `--cache
+cold` drops the files from the page cache before every pass, and `--cache hot` reads the files from the page cache. For
+each row, the kernel's counters must prove that the cache was cold or hot. A row without this proof fails. Each byte is
+read once, so the bus factor is 1.
 
     python -m bench.feed --sizes 64M --files tar --record 110K --mode isolated
     python -m bench.feed --sizes 64M --workers 2 --step-time 140ms --prepare-time 250ms --mode isolated -n 3
@@ -44,7 +45,7 @@ class Feed(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, even for one rank; None if nothing is copied."""
+        """Return 1, even for a single rank, or None if the copy has 0 bytes."""
         return 1.0 if shape.payload_bytes else None
 
 

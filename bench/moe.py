@@ -1,14 +1,14 @@
 """Every rank sends tokens to the ranks of their experts, and gets the results back, as in a mixture-of-experts layer.
 
-The number of tokens for the experts of rank k is proportional to (k+1)^-skew. With `--skew 0` (default), all ranks get
-equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two exchanges: first
-the dispatch of tokens, then the combine of results. All messages of an exchange are posted together. Results are in
-bfloat16. With an element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes
-of the combine. With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not
-move. The experts take no time.
+The experts of rank k receive a number of tokens that is proportional to (k+1)^-skew. With `--skew 0` (default), all
+ranks get equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two
+exchanges: first the dispatch of tokens, then the combine of results. All messages of an exchange are posted together.
+Results are in bfloat16. With an element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has
+half the bytes of the combine. With all other types, dispatch and combine have equal bytes. Tokens for a rank's own
+experts do not move. The experts take no time.
 
-S is the largest buffer of any rank. A send buffer has all tokens and results that a rank sends, and a receive buffer
-has all that it receives. These bytes cross the rank's port once, so the bus factor is 1.
+S is the largest buffer of any rank. A send buffer contains all tokens and results that its rank sends. A receive buffer
+contains all tokens and results that its rank receives. These bytes cross the rank's port once, so the bus factor is 1.
 
     torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
     mpirun -n 4 python -m bench.moe --sizes 64K,1M
@@ -38,7 +38,7 @@ class Moe(MessagePattern):
     def payload(self, requested_bytes: int, shape: Shape) -> int:
         """Return S for the largest blocks within the requested size.
 
-        If even the smallest blocks exceed the requested size, return S for these blocks.
+        If even the smallest blocks exceed the requested size, return S of the smallest blocks.
         """
         kind = shape.num_ranks, shape.skew, shape.element_bytes
         return _largest_bytes(*kind, _scale(*kind, requested_bytes))
@@ -62,7 +62,7 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the load of each rank's experts, in thousandths of the load of rank 0. Each load is at least 1."""
+    """Return the load of each rank's experts as an integer, where rank 0 has the load 1000. Each load is at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 
@@ -78,7 +78,7 @@ def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> 
 
 
 def _results(num_ranks: int, skew: float, scale: int) -> list[int]:
-    """Return, for each rank, the bytes of the results that its experts return to one other rank."""
+    """Return, for each rank, how many bytes of results the rank sends back to any one other rank."""
     return [_UNIT_BYTES * max(1, scale * weight // _WHOLE) for weight in _weights(num_ranks, skew)]
 
 
@@ -94,7 +94,7 @@ def _largest_bytes(num_ranks: int, skew: float, element_bytes: int, scale: int) 
 
 
 def _blocks(shape: Shape, member: int) -> tuple[list[int], ...]:
-    """Return four lists of bytes by peer: tokens sent, tokens received, results sent, results received."""
+    """Return four lists with the bytes for each peer: sent tokens, received tokens, sent results, received results."""
     scale = _scale(shape.num_ranks, shape.skew, shape.element_bytes, shape.payload_bytes)
     results, part = _results(shape.num_ranks, shape.skew, scale), _part(shape.element_bytes)
     theirs = [0 if peer == member else size for peer, size in enumerate(results)]

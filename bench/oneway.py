@@ -2,13 +2,13 @@
 
 S is one message. The measured time begins on the sender when the receiver is ready, and ends on the receiver when all
 bytes have arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time divided by
-W. W is `--window`, or less if W messages would exceed 64 MiB.
+W. W is `--window`. If W messages would exceed 64 MiB, W is the largest number of messages that fits.
 
 Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
-after each chunk of samples. A round trip does not show how long each direction took. The error bound of the comparison
-is therefore about half of the shortest round trip. The interval of a row is widened by this error bound. A row whose
-error bound exceeds 10 % of its time is marked `clock-limited` and has no bandwidth. The sum of the times of both
-directions does not depend on the clocks.
+after each chunk of samples. A round trip shows only the total time of both directions. If two clocks are compared by
+round trips, the error bound is therefore about half of the shortest round trip. The interval of a row's time includes
+the error bound of the clocks. A row whose error bound exceeds 10 % of its time is marked `clock-limited` and has no
+bandwidth. The sum of the times of both directions does not depend on the clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -45,7 +45,7 @@ class OneWayPattern(MessagePattern):
         return ()
 
     def operations(self, shape: Shape) -> int:
-        """Return how many messages are in flight at the same time."""
+        """Return how many messages of one pair are in flight at the same time."""
         if shape.mode != "pipelined":
             return 1
         return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))

@@ -2,8 +2,8 @@
 
 S is one message. The circle method visits each pair once: N ranks take N - 1 rounds of N/2 pairs. Each pair runs the
 program of `pingpong`. In isolated mode, t is half a round trip. In pipelined mode, a window of messages is in flight.
-With `--direction two-way`, both members send at the same time. If the pairs of a round share no links, each link
-carries the messages of only one pair. A slow link is then visible.
+With `--direction two-way`, both members send at the same time. If no two pairs of a round share a link, each link
+carries only the messages of one pair. A slow link is then visible.
 
 A message crosses each of the two ports once, so the bus factor is 1, per pair and direction.
 

@@ -51,13 +51,13 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S per direction if the two GPUs are in different parts of the world, else 0."""
+        """Return S per direction if the two GPUs are in different parts of the world. Otherwise, return 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """Return (member, copy) for each copy.
+        """Return each copy together with the member that runs the copy.
 
-        The member runs the copy. With `--via process`, this member also owns both buffers.
+        With `--via process`, the member that runs a copy also owns both of its buffers.
         """
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:

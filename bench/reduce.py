@@ -40,7 +40,7 @@ class Reduce(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the length of the shortest chain of messages by which every rank's data reach the root."""
+        """Return the smallest number of successive messages after which the root can have every rank's data."""
         return log2_steps(num_ranks)
 
 

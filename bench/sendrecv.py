@@ -24,7 +24,7 @@ class SendRecv(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return a message to the next rank and a message from the previous rank."""
+        """Return one exchange: a message to the next rank and a message from the previous rank."""
         after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
         return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
 

@@ -1,4 +1,4 @@
-"""The interface of a file in `formats/`: how records of equal size are written to files, and how they are read.
+"""Define the interface of the files in `formats/`, which write and read data sets of records of equal size.
 
 Each file defines an object `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are
 imported only when they are used.
@@ -28,10 +28,12 @@ Place = Callable[[int], Bytes]  # returns the memory for a record, by the record
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The records of one data set, and how the files are opened. All records have the same size.
+    """The size, number and location of a data set's records, and how its files are opened.
+
+    All records have the same size.
 
     `record_bytes`: the size of a stored record.
-    `block_bytes`: the size of one read. If it is 0, one read gets a whole record.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets a whole record.
     `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
     `to_gpu`: whether records are read into the memory of a GPU.
     """
@@ -59,7 +61,11 @@ class RecordLayout:
 
 
 class RecordReader:
-    """An open data set. `close` must release every mapping, because pages of a mapping cannot leave the page cache."""
+    """An open data set.
+
+    The method `close` must release every memory mapping, because the kernel cannot drop mapped pages from the page
+    cache.
+    """
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
@@ -74,13 +80,16 @@ class RecordReader:
         raise NotImplementedError
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to begin reading records. This method exists only if the format has `announces` set."""
+        """Ask the kernel to begin reading records.
+
+        A format has this method only if its attribute `announces` is true.
+        """
         raise NotImplementedError
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        """Read a shard in the order of its files.
+        """Read all records of a shard in stored order.
 
-        Yield the number of each record as soon as the record is in its place.
+        Yield a record's number when the record is complete in the memory that `place` returned.
         """
         for index in self.layout.in_shard(shard):
             self.read(index, place(index))
@@ -88,7 +97,10 @@ class RecordReader:
 
 
 class DatasetFormat(ABC):
-    """A data format. `requires`: the packages other than numpy that it needs, with their names in pip."""
+    """A data format.
+
+    `requires`: the packages that the format needs in addition to numpy, by module name, with the names that pip uses.
+    """
 
     requires: ClassVar[dict[str, str]] = {}
     indexed: ClassVar[bool] = True  # can single records be read in any order?
@@ -100,7 +112,7 @@ class DatasetFormat(ABC):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The packages that pip would have to install."""
+        """The names of the required packages that are not installed, as pip uses them."""
         return tuple(package for module, package in self.requires.items() if find_spec(module) is None)
 
     @abstractmethod
@@ -129,7 +141,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Read bytes of a file into `target` until it is full, from byte `offset` on.
 
-    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all missing bytes.
 
     Raises EOFError with the file's name if the file ends earlier.
     """
@@ -155,7 +167,7 @@ def aligned(num_bytes: int) -> mmap.mmap:
 
 
 def aligned_array(num_bytes: int) -> Bytes:
-    """Return memory that begins at a page and was written once.
+    """Return memory that begins at a page boundary. Each byte was already written once.
 
     Large arrays of numpy begin 16 bytes after the start of a page. If memory does not begin at a cache line, the kernel
     copies to it at half the rate (AMD EPYC, Linux 6.18).
@@ -168,7 +180,7 @@ def aligned_array(num_bytes: int) -> Bytes:
 
 
 def is_aligned(target: Bytes) -> bool:
-    """Return whether a read with O_DIRECT can fill this memory without writing beyond its end."""
+    """Return whether O_DIRECT can read into this memory: address and length are multiples of the page size."""
     return target.ctypes.data % ALIGNED_BYTES == 0 and len(target) % ALIGNED_BYTES == 0
 
 
@@ -176,7 +188,7 @@ def read_direct(number: int, room: Any, num_bytes: int, path: Path | str, block_
     """Read the first `num_bytes` of a file into `room`, and return these bytes as an array.
 
     The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If
-    `block_bytes` is 0, one read gets all bytes.
+    `block_bytes` is 0, one read gets all missing bytes.
     """
     done = 0
     with memoryview(room) as view:

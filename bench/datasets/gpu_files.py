@@ -28,14 +28,14 @@ _READS = re.compile(r"^Reads\s*:.*\breadMiB=(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """A range of a GPU's memory, given by its address, as CUDA libraries require it."""
+    """A range of GPU memory, described by its address and length."""
 
     pointer: int
     num_bytes: int
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Describe the memory (CUDA array interface, version 3)."""
+        """Return the description of this memory that CUDA libraries read (CUDA array interface, version 3)."""
         return {"shape": (self.num_bytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
     def __len__(self) -> int:

@@ -32,7 +32,7 @@ class LoaderPlan:
 
 @dataclass(slots=True)
 class LoaderTimes:
-    """Times of the steady part of a pass, in seconds.
+    """The waits, steps and batch times of a pass in its steady part, in seconds.
 
     The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
     worker made a full batch.
@@ -43,7 +43,7 @@ class LoaderTimes:
     busy_s: list[float] = field(default_factory=list)  # for each batch: the time to read and prepare it
 
     def add(self, other: LoaderTimes) -> None:
-        """Add the times of another part of the pass."""
+        """Append the times of another part of the same pass."""
         self.wait_s += other.wait_s
         self.step_s += other.step_s
         self.busy_s += other.busy_s
@@ -53,7 +53,10 @@ Made = tuple[bool, float]  # whether the batch is full, and the seconds that it 
 
 
 class LoaderWorker(Protocol):
-    """One worker, as seen by the step. `ended`: whether the worker has delivered its last batch."""
+    """The interface through which the training step takes batches from one worker.
+
+    `ended`: whether the worker has delivered its last batch.
+    """
 
     ended: bool
 
@@ -65,9 +68,9 @@ Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
 
 
 class Loader:
-    """Passes of `RecordPass` in batches. Of W workers, worker k makes the batches k, k + W, and so on.
+    """Runs passes over the records of a `RecordPass` in batches.
 
-    The order of batches is therefore fixed.
+    Of W workers, worker k makes the batches k, k + W, and so on. The order of batches is therefore fixed.
 
     `workers`: a function that starts the workers of a pass. By default, workers are threads.
     """

@@ -81,7 +81,7 @@ class DatasetSkip(Code):
 
 
 class DatasetFailure(Code):
-    """Why a row that was read is void."""
+    """The reasons why a row that reads a data set is invalid."""
 
     NOT_COLD = (
         "not-cold",

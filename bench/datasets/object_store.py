@@ -151,7 +151,7 @@ def _new_client(timeout_s: float) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise SilentServerError if boto3 reports that a response is missing.
+    """Raise SilentServerError if boto3 reports a connection timeout or a read timeout.
 
     Raise OSError for any other error of boto3.
     """

@@ -84,7 +84,10 @@ def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder and close its lock. If `lock` is -1, there is no lock."""
+    """Remove a folder, and close the file descriptor `lock` that locks the folder.
+
+    If `lock` is -1, the folder is not locked.
+    """
     # If an open file is removed, a network file system keeps it under another name. The lock is removed last, after it
     # was closed.
     with suppress(OSError):
@@ -101,7 +104,10 @@ def _remove(folder: Path, lock: int) -> None:
 
 
 def _lock_of_abandoned(folder: Path, any_host: bool) -> int:
-    """Lock a folder that has no owner, and return the lock. Returns -1 if the folder has an owner."""
+    """Try to lock a folder of an earlier run, and return the file descriptor of the lock.
+
+    Returns -1 if the folder is still in use or cannot be locked.
+    """
     try:
         if not any_host and (folder / _LOCK).read_text(errors="replace") != socket.gethostname():
             return -1

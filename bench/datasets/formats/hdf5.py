@@ -1,4 +1,4 @@
-"""Read and write HDF5 with one contiguous data set, by h5py."""
+"""Read and write HDF5 files that store all records in one contiguous HDF5 data set, with the library h5py."""
 
 from __future__ import annotations
 

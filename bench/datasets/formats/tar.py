@@ -1,4 +1,7 @@
-"""Read and write tar archives of 64 records each. The standard library reads them from beginning to end."""
+"""Read and write tar archives of 64 records each.
+
+Python's standard library reads each archive from beginning to end.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class TarShards(DatasetFormat):
                     archive.addfile(member, io.BytesIO(records[index].data))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader that has opened nothing yet."""
+        """Return a reader for this layout. The reader opens files only when it reads."""
         return _TarReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
