@@ -63,9 +63,9 @@ class BurstMeasurer:
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
-        """Make the folder and write once. Return None if the row can be measured.
+        """Make and check the folder, and prepare the checkpointer. Return None if the row can be measured.
 
-        If the row is skipped, return its record on rank 0.
+        If the row is skipped, return the record of the skipped row on rank 0.
         """
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
@@ -158,9 +158,10 @@ class BurstMeasurer:
         return str(path)
 
     def _visible(self, path: str) -> Path:
-        """Return the folder in which this rank writes.
+        """Return the folder in which this rank writes its shard.
 
-        If each rank writes its own file and this host does not see the folder, return a new folder of this rank.
+        With the method `file`, the shared folder may not exist on this host. In this case, return a new folder for this
+        rank.
         """
         folder = Path(path)
         if folder.is_dir() or self._case.method != "file":
@@ -177,7 +178,7 @@ class BurstMeasurer:
 
         Raises OSError if the folder is not writable.
 
-        `needed`: the bytes of all ranks that write to the disk of this folder.
+        `needed`: the total bytes that all ranks write to the disk of this folder.
         """
         if not folder.is_dir():
             host = self._hosts[self._transport.place.rank]

@@ -2,9 +2,9 @@
 
 python -m bench.rank.client_server [--adapter] PROGRAM ARGUMENTS ...
 
-mpirun or srun starts this module on two ranks. Rank 1 connects to one of rank 0's addresses. Rank 0 starts the
-program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
-as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
+mpirun or srun starts this module on two ranks. Rank 1 connects to one of rank 0's addresses. Rank 0 starts the program,
+and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0 as last
+argument. The client's output goes to stdout. If the program fails, the server's output goes to stderr.
 
 With `--adapter`, both hosts need an RDMA adapter with an active link. If the arguments do not contain `-d`, both ranks
 add the name of the adapter (`-d`, `-i`). While the program runs, both ranks only wait, and use no CPU.
@@ -223,7 +223,10 @@ def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 def _listens(port: int, root: Path = sysfs.ROOT) -> bool:
-    """Check the kernel's tables of sockets. A connection would disturb the program."""
+    """Check whether a socket of this host listens on the port.
+
+    The check reads the kernel's socket tables, because a test connection would disturb the program.
+    """
     for name in ("tcp", "tcp6"):
         for line in (sysfs.read(root / "proc/net" / name) or "").splitlines()[1:]:
             words = line.split()

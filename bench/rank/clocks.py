@@ -28,7 +28,10 @@ Readings = list[tuple[int, ...]]  # nanoseconds: (sent, back) on the reference, 
 
 
 class Clocks:
-    """The clocks of a run. All ranks take part and know the clock of each rank. Only rank 0 knows the offsets."""
+    """The clocks of a run. All ranks take part in comparisons, and know which clock each rank reads.
+
+    Only rank 0 knows the offsets of the clocks.
+    """
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
@@ -50,7 +53,7 @@ class Clocks:
     def several(self) -> bool:
         """Whether the ranks read several clocks that the library can compare.
 
-        The library can compare clocks only if its operations complete on the host.
+        A comparison requires a library whose operations complete on the host, and not on a device.
         """
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
@@ -121,10 +124,10 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """Exchange a burst of round trips in a `pair` (reference, client). Return this rank's readings of its clock.
+        """Exchange a burst of messages between the two ranks of `pair`, which are (reference, client).
 
-        Return [] if the rank is in no pair. Only the reference decides when the burst ends. The reference therefore
-        marks the last message.
+        Return the readings of this rank's clock. Return [] if this rank is not one of the two ranks. Only the reference
+        rank decides when the burst ends. The reference rank therefore marks its last message.
         """
         if pair is None:
             return []
@@ -170,7 +173,7 @@ def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sen
 
 
 def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
-    """Combine the readings of both ranks of a pair into round trips."""
+    """Compute round trips from the time stamps of both ranks of a pair."""
     return [
         RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
         for (sent, back), (received,) in zip(reference, client, strict=True)

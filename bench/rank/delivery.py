@@ -41,7 +41,7 @@ def deliver(
 ) -> int:
     """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
 
-    After the last row, `after` contains the state of the hosts, and the function calls `clocks_at_end`.
+    After the last row, add to the header the state of the hosts from `after`, and the result of `clocks_at_end`.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events
@@ -130,7 +130,10 @@ def _exit_code(document: Document, has_controller: bool) -> int:
 
 
 def _last_words(document: Document) -> Iterator[LastWords]:
-    """Yield why the run was not successful. A rank is named if its own send buffer is wrong, or if its row failed."""
+    """Yield why the run was not successful.
+
+    If one rank's send buffer is wrong, or if a row failed, the message names the rank.
+    """
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
         found = [row.first_wrong for row in wrong if row.first_wrong]

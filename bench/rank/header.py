@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """Return the header of the results file on rank 0, and None on other ranks. All ranks contribute their facts."""
+    """Return the header of the results file on rank 0, and None on other ranks.
+
+    All ranks must call this function, because each rank contributes facts about its process.
+    """
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks, opened.beat)
@@ -180,13 +183,13 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class HostsAfterRows:
-    """The state of all hosts and their GPUs directly after the last row.
+    """Reads the state of all hosts and their GPUs directly after the last row.
 
-    All ranks take part, but only rank 0 has the result.
+    All ranks must take part, but only rank 0 gets the result.
     """
 
     def __init__(self, opened: Session) -> None:
-        """Begin to measure the CPU time of the host's programs. Only the first rank of each host measures."""
+        """Begin to measure the CPU time of the programs on this host. Only the first rank of each host measures."""
         self._transport, self._cpus = opened.transport, opened.cpus
         self._local_size = opened.world.ranks_per_node
         self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None

@@ -1,6 +1,7 @@
 """Write a rank's heartbeats, which show its activity, how it ended, and its stacks.
 
-A thread ends the rank if it makes no progress. Another thread ends the rank if the controller is gone.
+A watchdog thread ends the rank if the rank makes no progress. On the first rank of each host, another thread ends the
+rank when the controller has ended.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def with_watchdog(
     report: Callable[[End], None],
     discard: Callable[[], None] = lambda: None,
 ) -> Iterator[HeartbeatWriter]:
-    """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
+    """Write heartbeats, and start a watchdog thread that ends this rank if the rank makes no progress.
 
     The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
-    A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
-    `report`: a function that prints how the thread ended the rank.
-    `discard`: a function that removes the rank's files on disks. The thread calls it before the rank ends.
+    A rank that ends on SIGTERM must report this, because otherwise it would look like a crashed rank. On SIGUSR1 and in
+    a crash, a rank writes its stacks. `report`: a function that prints why the watchdog ended the rank. `discard`: a
+    function that removes the rank's files from disks. The watchdog calls `discard` before it ends the rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -116,10 +117,10 @@ def _watch(
 
 
 def _noticed_elsewhere() -> Callable[[], bool]:
-    """Return a function that checks whether another thread received SIGTERM.
+    """Return a function that checks whether any thread other than the watchdog received SIGTERM.
 
-    The threads of numpy started before the watchdog, so they do not block SIGTERM. Without a handler, such a thread
-    would end the process at once.
+    numpy starts threads before the watchdog blocks SIGTERM, so these threads can receive SIGTERM. Without a signal
+    handler, SIGTERM in such a thread would end the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: False
@@ -149,9 +150,9 @@ def discard_in_time(discard: Callable[[], None]) -> None:
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends if a pause was longer than its timeout. Return None for a shorter pause.
+    """If the process paused for longer than the timeout, return the message with which this rank ends.
 
-    A shorter pause does not count as time without a heartbeat.
+    Return None after a shorter pause. A shorter pause does not count as time without a heartbeat.
     """
     if pause is None:
         return None
@@ -164,9 +165,9 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends because it made no heartbeat for too long.
+    """Return the message with which this rank ends if its last heartbeat is too old.
 
-    Return None if the rank's heartbeat is recent enough.
+    Return None if the last heartbeat is recent enough.
     """
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
@@ -177,7 +178,7 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 
 
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
-    """Write the heartbeats that came too soon after the previous heartbeat, unless a newer heartbeat follows.
+    """Write the newest heartbeat if it was held back because the previous heartbeat was written too recently.
 
     This function has its own thread, because a hanging file system must not stop the watchdog.
     """
@@ -194,10 +195,11 @@ def _watch_lease(
     discard: Callable[[], None],
     look: Callable[[], None],
 ) -> None:
-    """End this rank when the controller is gone. `look` records changes of the host's network.
+    """End this rank when the controller has ended or is cut off.
 
-    Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
-    function has its own thread, because a hanging file system must not stop the watchdog.
+    `look`: a function that records changes of this host's network. Only the first rank of each host watches the lease.
+    If this rank ends, its launcher ends the other ranks. The function has its own thread, because a hanging file system
+    must not stop the watchdog.
     """
 
     def has_ended(wait_s: float) -> bool:
@@ -214,7 +216,7 @@ def _watch_lease(
 
 
 def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
-    """Return a function that records what changed in this host's network since its first call."""
+    """Return a function that compares this host's network with its state at the first call, and records the changes."""
     history, lock = netlink.NetworkHistory(), threading.Lock()
 
     def look() -> None:
@@ -227,11 +229,11 @@ def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
 
 
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
-    """Wait until the controller's lease is lost. Return the seconds since its last renewal.
+    """Wait until the controller stops renewing its lease. Return the seconds since the last renewal.
 
-    Return None if the work that needs the lease has ended, or if this host does not see the lease.
+    Return None if the work has ended before the loss, or if this host cannot see the lease file.
 
-    `has_ended`: a function that waits for the end of the work, but not longer than the given number of seconds. It
+    `has_ended`: a function that waits for the end of the work, at most for the given number of seconds. `has_ended`
     returns whether the work has ended.
     """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
@@ -251,7 +253,10 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """Return how an error ended a rank. An error without a code gets the code of its type."""
+    """Return a description of how a rank ended, for the error that ended the rank.
+
+    If the error has no code, the description gets the code for its type of error.
+    """
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -265,8 +270,8 @@ def end_of(error: BaseException) -> End:
 class HeartbeatWriter:
     """Records this rank's activity, and writes it to the heartbeat file at most a few times per second.
 
-    If a heartbeat comes too soon after the previous heartbeat, another thread writes it later. A newer heartbeat
-    replaces a heartbeat that is not yet written.
+    If a heartbeat comes too soon after the previous heartbeat, the thread `heartbeats` writes the heartbeat later. A
+    newer heartbeat replaces a heartbeat that is not yet written.
     """
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:

@@ -68,7 +68,7 @@ _FIRST_OF_HOST_S = 3.0
 
 @dataclass(slots=True)
 class _Process:
-    """The data of this rank that a report about its end needs.
+    """What this rank needs to know to report how it ended.
 
     `has_controller`: whether a controller reads the rank's stderr.
     """
@@ -83,8 +83,7 @@ class _Process:
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
 
-        `named`: whether to print the rank and its host. Their names matter if other ranks may have ended in a different
-        way.
+        `named`: whether to print the rank and its host, because other ranks may have ended in a different way.
         """
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
@@ -94,17 +93,20 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print this rank's last message. If a controller reads stderr, also print the message's code and facts."""
+        """Print this rank's last message.
+
+        If a controller reads stderr, also print the code of the message and its data fields.
+        """
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def discard(self) -> None:
-        """Remove the files that this rank keeps on disks. The function does not report errors of the removal."""
+        """Remove the files that this rank has written to disks. Errors during the removal are ignored."""
         self.discarded = True
         if self.transport is not None:
             self.transport.discard()
 
     def abort(self, code: int) -> NoReturn:
-        """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
+        """End the whole job at once. A normal exit of the process might wait for the other ranks inside the library."""
         sys.stdout.flush()
         heartbeats.discard_in_time(self.discard)  # another rank's abort may end this rank during the sleep
         time.sleep(_LAST_WORDS_S)
@@ -132,7 +134,10 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _check_started_file() -> None:
-    """Raise UsageError if the name of the started pattern is not its file's name. Another pattern would run instead."""
+    """Raise UsageError if the name of the started pattern is not its file's name.
+
+    If the names differ, another pattern than the started file would run.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     package, _, module = (spec.name if spec is not None else "").partition(".")
     if package == "bench" and module in plugins.names("pattern"):
@@ -142,11 +147,12 @@ def _check_started_file() -> None:
 def _failed(error: BaseException, process: _Process) -> int:
     """Report an error. Return the exit code if the transport is not yet open. Otherwise, abort the job.
 
-    If all ranks find an error, rank 0 reports it. If all ranks of a host find it, the host's first rank reports it. If
-    only one rank finds it (`of_one_rank`), this rank reports it.
+    If all ranks find the same error, rank 0 reports the error. If all ranks of one host find the error, the host's
+    first rank reports the error. If only one rank finds the error (`of_one_rank`), this rank reports the error.
 
-    The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. A rank may be rejected
-    before it has met the other ranks. In this case, the other ranks time out, or their launcher ends the job.
+    If only one rank ended, the other ranks would wait for it forever. The rank therefore aborts the whole job. A rank
+    may be refused before it has met the other ranks. After such a refusal, the other ranks time out, or their launcher
+    ends the job.
     """
     if process.discarded:  # the watchdog has reported why this rank ends, and ends it
         time.sleep(heartbeats.DISCARD_S)
@@ -232,10 +238,10 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
 
 @contextlib.contextmanager
 def _no_garbage_of_libraries() -> Iterator[None]:
-    """Disable garbage collection while libraries are imported, and exclude their objects from later collections.
+    """Disable garbage collection during imports, and exclude the imported objects from later collections.
 
-    torch creates 170,000 objects that the process keeps. Each row starts with a collection of all garbage, which
-    would examine these objects again: 0.13 s for each row and rank.
+    The import of torch creates 170,000 objects that exist until the process ends. Without this exclusion, the garbage
+    collection before each row would examine these objects again. This would take 0.13 s for each row and rank.
     """
     gc.disable()
     try:

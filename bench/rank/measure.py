@@ -62,9 +62,9 @@ class StepMarker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Facts that a rank knows before its first row.
+    """What a rank knows before its first row: the case, the world, and properties of this machine.
 
-    `cache_bytes`: the size of the last-level cache. The cache belongs to the rank's host or GPU.
+    `cache_bytes`: the size of the last-level cache of the rank's host or GPU.
     `own_cache`: whether this rank has the cache for itself, as on a GPU.
     """
 
@@ -159,9 +159,9 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay. One record is for the whole steps.
+        """Return the records of a replay. One record describes whole steps.
 
-        Each type of exchange has a further record.
+        Each type of exchange has another record.
         """
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
@@ -189,7 +189,10 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
-        """Return the records that `take` measures. Add the CPU time that hosts and ranks used meanwhile."""
+        """Call `take` to measure records, and return these records.
+
+        Add the CPU time that hosts and ranks used during the call.
+        """
         meters = _Meters(self._s, self._transport.place.local_rank == 0)
         taken = take()
         gathered = self._channel.gather(meters.use())
@@ -281,9 +284,9 @@ class Measurer:
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
-        """On rank 0, return the measurements that prove the source of every rank's reads.
+        """Return, for each rank, the measurements that prove where its reads got their data.
 
-        The list is empty on all other ranks, and if the pattern reads nothing.
+        The list is empty on all ranks except rank 0, and for patterns that do not read.
         """
         if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
             return []
@@ -293,7 +296,7 @@ class Measurer:
         return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
-        """Add to a group's record the use of its hosts and devices, and its ranks that lacked CPU time.
+        """Add to a group's record the use of its hosts, the use of its devices, and its ranks that lacked CPU time.
 
         `used`: the use of every world rank.
         """
@@ -329,10 +332,10 @@ class Measurer:
         )
 
     def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
-        """Return the CPU time of each host while a row was timed, and the part that linkbench's ranks used.
+        """Return each host's total CPU time while a row was timed, and the CPU time that linkbench's ranks used there.
 
         `uses`: the CPU use of each rank.
-        `of_hosts`: the use of each rank's host, if the rank measured it.
+        `of_hosts`: for each rank, the CPU use of its host, or None if the rank did not measure the host.
         """
         found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
         ours: dict[str, list[float]] = {host: [] for host in found}
@@ -406,7 +409,10 @@ class Measurer:
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
-        """Make one untimed call on poisoned buffers. Return on rank 0 what every rank found wrong."""
+        """Make one untimed call on poisoned buffers.
+
+        Return each rank's number of wrong elements, and its first wrong element, on rank 0.
+        """
         if prepared:
             with self._s.working():
                 prepared.verifier.prepare(prepared.buffers, 0, variation)
@@ -422,9 +428,9 @@ class Measurer:
 
 
 def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """Return the groups that need a communicator, or access to each other's memory.
+    """Return the groups whose ranks need a common communicator, or access to each other's memory.
 
-    Groups that only send messages are left out.
+    The result is empty if the groups only send messages.
     """
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
@@ -443,7 +449,7 @@ class RankUse:
 
 
 class _Meters:
-    """Measures the resources that this rank uses, from the construction until the call of `use`."""
+    """Measures the resources that this rank uses between the creation of this object and the call of `use`."""
 
     def __init__(self, setting: Setting, measures_host: bool) -> None:
         self._samplers = setting.samplers

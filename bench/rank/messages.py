@@ -6,7 +6,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class RankSkip(Code):
-    """Why ranks do not measure a row."""
+    """The reasons why ranks skip a row."""
 
     NO_MEMORY = (
         "no-memory",

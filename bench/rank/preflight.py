@@ -1,4 +1,4 @@
-"""Check before the first row that the ranks form the requested world and will all measure the same case.
+"""Check before the first row that all requested ranks take part, and that all ranks will measure the same case.
 
 The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know their world,
 their environment variables, and the versions of loaded libraries. Only the ranks can test whether bytes pass between
@@ -43,7 +43,10 @@ _MAY_DIFFER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The world that the controller requested. `hosts`: the names of the hosts, if the controller knows them."""
+    """The nodes and ranks that the controller requested.
+
+    `hosts`: the names of the hosts, if the controller knows them.
+    """
 
     num_nodes: int
     ranks_per_node: int
@@ -51,7 +54,7 @@ class Expected:
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks on all nodes."""
+        """The requested number of ranks: nodes times ranks per node."""
         return self.num_nodes * self.ranks_per_node
 
 
@@ -156,7 +159,7 @@ def _first_step(transport: Transport) -> Step:
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
     """Return the facts of this rank.
 
-    `launched`: the environment in which the rank was started.
+    `launched`: the environment variables with which the rank was started.
     `facts`: the transport's facts.
     """
     software = versions.software() | {"linkbench's own files": versions.source()} if me.local_rank == 0 else {}
@@ -185,7 +188,7 @@ def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Co
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
     """Return a remark on each host whose time of day differs from the time of the other hosts.
 
-    The ranks read the time just after they met.
+    The ranks read the time of day directly after their first synchronisation.
     """
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}

@@ -80,9 +80,10 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` requests.
+    """Record a trace of this rank, or only mark ranges, as `--profile` requests.
 
-    torch=DIR records a trace. nsys=DIR only marks ranges for nsys.
+    With `torch=DIR`, torch's profiler records a trace. With `nsys=DIR`, the rank only marks ranges, and nsys records
+    the trace.
     """
     from bench.transports import _profile
 

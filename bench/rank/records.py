@@ -117,7 +117,7 @@ class Records:
         return tuple(records)
 
     def skipped(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a skipped row. `in_place`: whether the user requested the row in place."""
+        """Return records of all groups of a skipped row. `in_place`: whether the row was to be measured in place."""
         field = "failed" if isinstance(reason, Failure) else "skipped"
         return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 

@@ -103,9 +103,9 @@ class _RowOfKind:
 class _Times:
     """The samples on rank 0.
 
-    `steps_s[r]`: the seconds of rank r's steps.
-    `kinds_s[k]`: the mean seconds of an exchange of type k, for each step.
-    `replayed`: which step of the plan each sample replays.
+    `steps_s[r]`: the duration in seconds of each step on rank r.
+    `kinds_s[k]`: for each step, the mean duration in seconds of the exchanges of type k.
+    `replayed`: for each sample, the number of the plan's step that the sample replays.
     """
 
     steps_s: list[list[float]]
@@ -143,8 +143,9 @@ class Replayer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Prepare all exchanges, call each exchange once, and check the data.
 
-        Return None if the replay can begin. Otherwise, rank 0 returns failed records if data were wrong. Rank 0 returns
-        a skipped record if the exchanges cannot run or need too much memory. Other ranks return no record.
+        Return None if the replay can begin. Otherwise, rank 0 returns the record of a failed row if an exchange
+        delivered wrong data. Rank 0 returns the record of a skipped row if the exchanges cannot run or need too much
+        memory. Other ranks return no record.
         """
         self._beat("replay: preparing")
         try:
@@ -182,7 +183,10 @@ class Replayer:
         return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
     def _described(self, kind: Kind) -> _RowOfKind:
-        """Return how a type of exchange runs here. If the library lacks an element type, float32 replaces the type."""
+        """Return how this launch runs a type of exchange.
+
+        If the library lacks an element type, float32 replaces the type.
+        """
         pattern: Pattern = plugins.load("pattern", PATTERN_OF[kind.op]).PATTERN
         reasons = []
         for dtype in dict.fromkeys((kind.dtype, "float32")):
@@ -271,7 +275,7 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Call each type of exchange once. Return this rank's wrong data for each type.
+        """Call each type of exchange once. Return this rank's wrong elements for each type of exchange.
 
         `variation`: the number that determines the data of the buffers.
         """
@@ -376,7 +380,8 @@ class Replayer:
     def _add(self, times: _Times, place: int, gathered: Sequence[Any]) -> None:
         """Add one step of all ranks.
 
-        The time of an exchange begins when the last rank enters it, and ends when the last rank leaves it.
+        The time of an exchange begins when the last rank enters the exchange. The time ends when the last rank leaves
+        the exchange.
         """
         step = self._plan.steps[place]
         arrivals, ends = np.full(len(step.operations), -math.inf), np.full(len(step.operations), -math.inf)
@@ -469,7 +474,7 @@ class Replayer:
 
 
 def _multiplier() -> Idle:
-    """Return a function that multiplies matrices on a host until a given time."""
+    """Return a function that keeps a host's CPU busy with matrix products until a given time."""
     order = _ORDER["host"]
     first, second = np.ones((order, order), np.float32), np.ones((order, order), np.float32)
     out = np.empty_like(first)

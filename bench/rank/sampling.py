@@ -55,9 +55,11 @@ class Taken:
 class ContestedSamples:
     """The samples of undisturbed blocks, and the rates of the aggressors in the disturbed blocks.
 
-    `alone`: the seconds of each group's slowest rank. Each `samples_per_block` samples are one block.
-    `passes_per_s`: rates of the aggressors' program in each disturbed block.
-    `busy`: for each disturbed block, the smallest fraction of the block that an aggressor spent inside calls.
+    `alone`: for each group, the slowest rank's times in the undisturbed blocks, in seconds. A block has
+        `samples_per_block` samples.
+    `passes_per_s`: for each disturbed block, how often per second the aggressors ran their program.
+    `busy`: for each disturbed block, the fraction of its time that the aggressors spent inside calls. The value is the
+        smallest fraction of any aggressor.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -77,11 +79,11 @@ def take(
     beat: Callable[[str], None],
     one_way: OneWaySampler | None = None,
 ) -> Taken:
-    """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
+    """Run the warm-up and take the samples of one row. If this rank is idle, `compiled` is None.
 
     `most_batch`: the largest number of calls in one pipelined sample.
     `room`: the largest number of values (samples x ranks) that are kept.
-    `one_way`: takes samples that start on one rank and end on another rank.
+    `one_way`: the sampler for patterns whose messages start on one rank and end on another rank.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -124,10 +126,10 @@ class Sampler:
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
         """Run the warm-up calls. Return four values.
 
-        - The name of the loop that times the calls.
-        - Each group's warm-up times.
-        - The seconds of a call.
-        - The seconds of a call with all overheads.
+        - The name of the loop that timed the calls.
+        - The warm-up times of each group.
+        - The duration of a call in seconds.
+        - The duration of a call in seconds, including the synchronisation and all other overheads.
         """
         asked = self._case.warmup
         # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.
@@ -237,15 +239,15 @@ class Sampler:
         return _joined(timings)
 
     def _after_pause(self) -> Timing:
-        """Pause, synchronise the ranks as before every call, and return the time of one isolated call."""
+        """Sleep for the case's pause, synchronise the ranks, and return the time of one isolated call."""
         time.sleep(self._case.pause_s)
         return self._transport.time_each(self._compiled, 1)
 
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        Without `--iterations` and `--soak`, the first check is after 30 samples. Later, the function returns a tenth of
-        the number of samples so far, but at least 10. For long samples, it returns a smaller number.
+        Without `--iterations` and `--soak`, the first check is after 30 samples. Later, the number is a tenth of all
+        samples so far, but at least 10. If samples take long, the number is smaller.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
@@ -281,7 +283,7 @@ class Sampler:
 
 
 def _joined(timings: Sequence[Timing]) -> Timing:
-    """Return successive samples as one timing."""
+    """Combine the timings of successive samples into one timing."""
 
     def all_of(name: str) -> tuple[Any, ...]:
         return tuple(value for timing in timings for value in getattr(timing, name))
@@ -299,7 +301,7 @@ def _joined(timings: Sequence[Timing]) -> Timing:
 
 
 def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
-    """Return a timing for each rank. Only the field with the seconds has a value."""
+    """Return a timing for each rank. In each timing, only the field `seconds` has values."""
     return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 

@@ -36,14 +36,17 @@ _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 class ReportProgress(Protocol):
     """Reports this rank's activity.
 
-    `within_s`: the timeout of the activity in seconds; None means the usual timeout.
+    `within_s`: the timeout of the activity in seconds. The value None means the usual timeout.
     """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Record a heartbeat. The rank calls this between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
-        """Return a context for work that needs no other rank. CPU time of this work counts as progress."""
+        """Return a context for work that this rank does without other ranks.
+
+        Within the context, use of CPU time counts as progress.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class OpenTransport:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A case that this rank is ready to measure."""
+    """A case that this rank is ready to measure, with the open transport and the compared clocks."""
 
     case: Case
     transport: Transport
@@ -190,10 +193,10 @@ def open_case(
 
 
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
-    """Return the sampler of this rank's GPU.
+    """Return the objects that sample devices while rows are measured.
 
-    If the transport uses no GPUs, the first rank of a host gets a sampler of the host's CPUs, but only for long rows
-    (--soak).
+    If the transport uses GPUs, the result samples this rank's GPU. Otherwise, only the first rank of a host samples the
+    host's CPUs, and only with `--soak`.
     """
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
@@ -213,7 +216,8 @@ def _own_address(me: RankInfo) -> str | None:
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """Open the transport.
 
-    If both a GPU and a package are missing, RefusedError names the GPU. Installing the package would not help.
+    If both the GPU and a required package are missing, the RefusedError names the missing GPU. Without a GPU,
+    installing the package would not help.
     """
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -229,9 +233,9 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
     """Return the size of the cache that cold buffers must exceed, and whether each rank has its own cache.
 
-    All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
-    have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
-    so all ranks must have the same number of sets.
+    If buffers are in host and device memory, the result is the larger cache. If ranks have different caches, the result
+    is the largest cache. A batch of in-place reductions has one call per buffer set, so all ranks need the same number
+    of sets. All ranks therefore use the same cache size.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -279,7 +283,8 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 def world_of(hosts: Sequence[str]) -> World:
     """Return the world of ranks whose hosts are given in rank order.
 
-    Raises UsageError if hosts have different numbers of ranks, or if the ranks of a host do not follow each other.
+    Raises UsageError if hosts have different numbers of ranks, or if the ranks of a host do not have successive
+    numbers.
     """
     names = list(dict.fromkeys(hosts))
     per_node = len(hosts) // len(names)
