@@ -1,6 +1,7 @@
 """Find the folder that keeps compiled code between runs.
 
-The folder is in the home folder if possible. Otherwise, it is a private folder in the temporary folder.
+The folder is in the home folder if possible. If the home folder cannot be used, a private folder in the temporary
+folder takes its place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Create a folder, and return whether only this user can write to the folder.
+    """Create a folder if necessary, and return whether this user, and no other user, can write to the folder.
 
     If other users could write to the folder, they could replace the compiled code.
     """
@@ -55,5 +56,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Expand `~`. For a user without a home folder, return the name unchanged, where pathlib would raise an error."""
+    """Expand `~`. If the user has no home folder, return the name unchanged, although pathlib would raise an error."""
     return os.path.expanduser(name)  # noqa: PTH111

@@ -47,7 +47,7 @@ def build(source: Path) -> tuple[Path | None, str]:
 
 
 def _compile(compiler: str, source: Path, path: Path) -> Path:
-    """Compile into a temporary file and rename it, because other ranks may compile at the same time."""
+    """Compile into a temporary file, then rename the file, because other ranks may compile at the same time."""
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         subprocess.run(

@@ -26,7 +26,7 @@ class CudaDevice:
     """One GPU.
 
     `index`: the GPU's number, which may differ between processes.
-    `bus`, `uuid`: identifiers of the GPU that are the same in every process of the host.
+    `bus`, `uuid`: the PCI address and the UUID of the GPU, which are the same in all processes of a host.
     """
 
     index: int
@@ -139,7 +139,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """Return the PCI address in the kernel's form, or the GPU's number if CUDA reports no address."""
+    """Return the PCI address in lower case, as the kernel writes it, or the GPU's number if CUDA reports no address."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -173,7 +173,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """Let GPU `mine` access the memory of GPU `other`. Return whether `mine` has access."""
+    """Let GPU `mine` access the memory of GPU `other`. Return whether the access is possible."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -185,9 +185,10 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system allows it.
+    """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system permits this.
 
-    The kernel places memory near the thread that first writes to it. New memory is therefore near the GPU.
+    The kernel places memory near the thread that first writes to it. Memory that the thread allocates and writes in
+    this context is therefore near the GPU.
     """
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()

@@ -1,4 +1,4 @@
-"""Kernels for CUDA and HIP: a copy of memory, a copy by dependent loads, and a wait until the host releases a stream.
+"""Define the GPU kernels for CUDA and HIP: a copy kernel, a pointer-chase copy, and a gate that waits for the host.
 
 The kernels include no header. However, CuPy needs CUDA's headers to compile any kernel.
 """
@@ -94,7 +94,7 @@ GATE_HIP = _GLOBALTIMER.sub(r"\1 = wall_clock64();", GATE)
 
 
 class OnStream:
-    """A stream in the form that CuPy's kernels need, which is an object with the stream's pointer."""
+    """Wraps the pointer of a CUDA stream in an object with the attribute `ptr`, which CuPy's kernels require."""
 
     __slots__ = ("ptr",)
 
@@ -103,17 +103,23 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """Return the copy kernel. CuPy compiles it at the first launch on a GPU, or at a call of `compile`."""
+    """Return the copy kernel. CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def chase_kernel(cupy: Any) -> Any:
-    """Return the kernel of dependent loads. CuPy compiles it like the copy kernel."""
+    """Return the kernel that copies with a single thread, in which each load waits for the previous load.
+
+    CuPy compiles the kernel when it compiles the copy kernel: at the first launch, or when `compile` is called.
+    """
     return cupy.RawKernel(CHASE, "bench_chase")
 
 
 def chase_step(num_words: int) -> int:
-    """Return the distance from one load to the next in words. Modulo `num_words`, such steps visit each word once."""
+    """Return how many words apart two successive loads are.
+
+    With this distance, the loads visit each of the `num_words` words exactly once, modulo `num_words`.
+    """
     step = max(1, int(_STRIDE * num_words)) if num_words else 0
     while gcd(step, num_words) > 1:
         step += 1
@@ -121,12 +127,15 @@ def chase_step(num_words: int) -> int:
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """Return the gate kernel. CuPy compiles it like the copy kernel."""
+    """Return the gate kernel.
+
+    CuPy compiles the kernel when it compiles the copy kernel: at the first launch, or when `compile` is called.
+    """
     return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
 
 
 def clock_ticks(runtime: Any, seconds: float) -> int:
-    """Return this time in ticks of the gate kernel's clock."""
+    """Convert a time to ticks of the clock that the gate's kernel reads."""
     return int(seconds * (_HIP_TICKS_PER_S if _is_hip(runtime) else _TICKS_PER_S))
 
 

@@ -60,14 +60,14 @@ def _aligned(source: End, target: End) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """Seconds of one sample of copies, from its start.
+    """The times of one sample of copies, in seconds since the start of the sample.
 
-    `device_s`: the time until the timed calls of all copies had ended.
-    `host_s`: the time until the host saw that these calls had ended.
-    `enqueue_s`: the time until all calls were issued.
-    `started_s`: the host's monotonic clock at the start.
-    `ends_s`: for each copy, the time until its timed calls had ended.
-    `beside_s`: the time until the first copy had ended all its calls, timed and uncounted.
+    `device_s`: the time when the timed calls of all copies had ended.
+    `host_s`: the time when the host noticed that the timed calls of all copies had ended.
+    `enqueue_s`: the time when all calls had been issued.
+    `started_s`: the reading of the host's monotonic clock at the start of the sample.
+    `ends_s`: for each copy, the time when its timed calls had ended.
+    `beside_s`: the earliest time when a copy had ended all its calls, both timed and uncounted.
     """
 
     device_s: float = 0.0
@@ -79,7 +79,7 @@ class CopyTimes:
 
 
 class _Countdown:
-    """The number of streams whose timed copies have not ended yet."""
+    """Counts the streams whose timed copies have not ended yet."""
 
     def __init__(self, num: int) -> None:
         self._num, self._lock = num, threading.Lock()
@@ -94,7 +94,7 @@ class _Countdown:
 
 
 class CopyProgram:
-    """The copies of one rank. `issues[k][j]` issues the copy of buffer set k on stream j."""
+    """The copies of one rank. The function `issues[k][j]` puts the copy of buffer set k on stream j."""
 
     def __init__(
         self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
@@ -116,9 +116,9 @@ class CopyProgram:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run the copies of a buffer set, unless some copies ran before.
+        """Run the copies of a buffer set once, unless this program has already run copies.
 
-        CUDA loads code at the first call, and may wait for the whole GPU meanwhile. The first call must therefore come
+        At the first call, CUDA loads code, and may wait until the whole GPU is idle. The first call must therefore come
         before a measurement.
         """
         if not self._ran:
@@ -131,7 +131,7 @@ class CopyProgram:
                 issue()
 
     def keep_busy(self, for_s: float) -> None:
-        """Issue copies that take about `for_s` seconds, but no more than fit in a queue.
+        """Issue copies that take about `for_s` seconds together, but never more copies than the queue can hold.
 
         Do not wait for these copies.
         """
@@ -142,10 +142,10 @@ class CopyProgram:
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
-        """Enqueue the timed copies of these buffer sets, between events.
+        """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        All streams wait for the first event. After its timed copies, each stream has an event, uncounted copies and a
-        second event.
+        All streams wait for the first event. On each stream, an event follows the timed copies. Then the uncounted
+        copies and a second event follow.
 
         `extra`: the number of uncounted copies of each stream.
         """
@@ -171,7 +171,7 @@ class CopyProgram:
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
         """Wait for all copies.
 
-        Return the sample's times by the GPU's events, together with the given times of the host.
+        Return the times of the sample. The GPU's events give the copies' ends, and the caller gives the host's times.
         """
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)
@@ -195,10 +195,10 @@ class CopyProgram:
         return self.taken(ended - began, issued - began, began)
 
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Return the times of copies of pageable memory by the host's clock.
+        """Time copies of pageable memory with the host's clock.
 
         The driver makes such copies on the calling thread, so two concurrent directions need two threads. Each thread
-        continues with uncounted copies until the timed copies of the other thread have ended.
+        continues with uncounted copies until the timed copies of all threads have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
@@ -212,7 +212,7 @@ class CopyProgram:
         return CopyTimes(last_s, last_s, last_s, began, since, min(stops) - began)
 
     def _together(self, order: Sequence[int], extra: Sequence[int]) -> list[tuple[float, float]]:
-        """Run the copies of each stream on a thread of its own.
+        """Run the copies of each stream on a separate thread.
 
         Return two times for each stream: the end of its timed copies, and the end of all its copies.
         """

@@ -29,7 +29,7 @@ _PROCESS = "--via process needs one process only"
 
 
 class CopyRefusal(Code):
-    """Why cuda_copy cannot run a step."""
+    """The reasons why the transport cuda_copy cannot run a step."""
 
     NO_PRODUCTS = "copy-no-products", "cuda_copy only copies: it has no matrix products"
     NO_MESSAGES = "copy-no-messages", "cuda_copy has only one-sided copies, no messages: use nccl or mpi_cuda"
@@ -69,7 +69,7 @@ def _process_numbers() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's buffers, as sent to other ranks.
+    """The description of a rank's buffers that the rank sends to other ranks.
 
     `handle`: the handle of the rank's GPU allocation.
     `why_none`: why there is no handle.
@@ -97,14 +97,14 @@ def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
 
 
 class IpcMappings:
-    """Allocations of other ranks that this process has opened."""
+    """The allocations of other ranks that this process has opened."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Return None, or the reason if they cannot be opened."""
+        """Open the buffers of a rank. Return None, or the reason why the buffers cannot be opened."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -121,9 +121,9 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """Return the address in this process of some bytes in another rank's buffer.
+        """Return the address, in this process, of a range of bytes in another rank's buffer.
 
-        The rank's buffers must be open.
+        This process must have opened the rank's buffers.
         """
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
@@ -154,7 +154,10 @@ class Reach:
         self._opened.close()
 
     def forget(self) -> None:
-        """Release this rank's buffers. Call this method only after all other ranks have closed their mappings."""
+        """Release this rank's buffers.
+
+        Call this method only after all other ranks have closed their mappings of these buffers.
+        """
         self._offered = None
 
     def reset(self) -> None:
@@ -201,7 +204,10 @@ class Reach:
         return None
 
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Return why a kernel of this GPU cannot access another GPU of this process; None if it can access all GPUs."""
+        """Return why a kernel on this GPU cannot access a GPU that the steps' copies use.
+
+        Return None if it can access all of them.
+        """
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
@@ -231,7 +237,10 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """Return the places of a copy's source and target. A source or target in another rank's buffers is left out."""
+        """Return where a copy's source and target are: the numbers of GPUs, or HOST.
+
+        The result omits a source or target that is in another rank's buffers.
+        """
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),
@@ -244,5 +253,5 @@ class Reach:
 
 
 def copies_of(steps: tuple[Step, ...]) -> list[Copy]:
-    """Return all copies of these steps."""
+    """Return all copies that these steps contain."""
     return [copy for step in steps if isinstance(step, CopyStep) for copy in step.copies]

@@ -16,10 +16,11 @@ GUARD_BYTES = 64
 
 
 class HostBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block of memory.
+    """Buffer sets in one block of host memory. Each set has a send buffer and a receive buffer.
 
     Every buffer begins at a multiple of `alignment_bytes`, which is a power of two of at least GUARD_BYTES. The whole
-    block is written before use. Unwritten pages all map to one zero page, which can make a loop up to twice as fast.
+    block is written before use. If pages were never written, they would all map to the same zero page, and a loop could
+    run up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -53,7 +54,10 @@ class HostBuffers(Buffers):
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Write a whole buffer of set `index`. The method is short, because it runs between two timed messages."""
+        """Write a whole buffer of set `index`.
+
+        The method does as little as possible, because it runs between two timed messages.
+        """
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:

@@ -1,8 +1,9 @@
-"""Check whether this MPI library can use GPU memory. A separate process queries the library and tries it.
+"""Check whether this MPI library can use GPU memory.
 
-A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends
-only the separate process and no rank. A rank calls `check`, which runs this file as the separate process. This process
-is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
+A separate process asks the library for CUDA support and tries to send and reduce GPU memory. A library without CUDA
+reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends only the separate
+process, so all ranks keep running. A rank calls `check`, which runs this file as the separate process. This process is
+an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
 result as a JSON line, so a crash does not lose earlier results.
 """
 
@@ -107,7 +108,10 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a world of one rank. Settings of the site and of the user are kept."""
+    """Return the environment for a world of one rank.
+
+    The environment keeps the library settings of the site and of the user.
+    """
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}

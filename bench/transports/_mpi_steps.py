@@ -40,9 +40,9 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers that MPI uses without a copy.
+    """Buffers that MPI can read and write directly.
 
-    `view` is for mpi4py, and `address` is for the compiled loop.
+    mpi4py uses the method `view`, and the compiled loop uses the method `address`.
     """
 
     num_sets: int
@@ -55,7 +55,7 @@ class Addressed(Protocol):
 
 
 class Builder:
-    """Builds the calls of one group's steps, for mpi4py or for the compiled loop."""
+    """Builds MPI calls from the steps of one group, either as mpi4py calls or for the compiled loop."""
 
     def __init__(
         self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed, reduction: Reduction, in_place: bool
@@ -93,7 +93,7 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Return [memory, type]. mpi4py derives the number of elements (in total or per block) from this list."""
+        """Return [memory, type], from which mpi4py computes the number of elements."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:

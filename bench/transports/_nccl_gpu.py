@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. CUDA: the build supports neither CUDA nor HIP."""
+    """What a build of torch lacks. The value CUDA means that the build supports neither CUDA nor HIP."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -63,12 +63,18 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def is_hip(torch: Any) -> bool:
-    """Check whether this torch is built for AMD GPUs. In such a build, `cuda` means HIP, and NCCL is RCCL."""
+    """Check whether this torch is built for AMD GPUs.
+
+    In such a build of torch, the module `torch.cuda` uses HIP, and the library behind `nccl` is RCCL.
+    """
     return getattr(torch.version, "hip", None) is not None
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether an environment variable selects this rank's GPUs. If so, other ranks may see other GPUs."""
+    """Check whether an environment variable selects this rank's GPUs.
+
+    If such a variable is set, other ranks may see other GPUs.
+    """
     return any(name in environ for name in _VISIBLE)
 
 
@@ -112,7 +118,7 @@ def _driver_error(torch: Any) -> str:
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Return None, or the reason if this fails."""
+    """Make a GPU current and write to its memory. Return None if this succeeds, or the reason if it fails."""
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
@@ -171,10 +177,11 @@ def reserve_bytes(total_bytes: int) -> int:
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s. The time of a first pair of copies determines their number.
+    """Copy between this GPU and its host for 0.2 s.
 
-    Return when all copies are enqueued. torch keeps the memory until the copies end. Do nothing if there is not enough
-    memory for the copies.
+    The duration of a first pair of copies determines how many copies follow. The function returns when all copies are
+    enqueued. The allocator of torch keeps the memory until the copies end. Do nothing if there is not enough memory for
+    the copies.
     """
     try:
         host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -1,4 +1,4 @@
-"""Options of NCCL beyond a plain call: NCCL's own memory, registered buffers, and limits on CTAs."""
+"""Provide NCCL's options for buffers and communicators: NCCL's own memory, registered buffers, and limits on CTAs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NcclOption(Code):
 
 
 class CommConfig(ctypes.Structure):
-    """`ncclConfig_t` as of NCCL 2.27. Newer versions recognise this older structure by its size."""
+    """`ncclConfig_t` as of NCCL 2.27. Newer versions of NCCL recognise the structure of version 2.27 by its size."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -95,7 +95,7 @@ def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: 
 
 
 class NcclMemory:
-    """NCCL's own allocator, with the methods of a runtime that `_cuda_memory.DeviceBlock` needs."""
+    """Replaces the runtime in `_cuda_memory.DeviceBlock`, and allocates memory with NCCL's own allocator."""
 
     def __init__(self, runtime: Any, nccl: NcclLibrary) -> None:
         self._runtime, self._nccl = runtime, nccl

@@ -35,7 +35,10 @@ def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
 
 
 def words(found: Mapping[int, int], wanted: int | None) -> str:
-    """Return the nodes as text for a header. `wanted`: the node of the GPU, or None if unknown."""
+    """Describe the NUMA nodes in a text for the results file's header.
+
+    `wanted`: the node of the GPU, or None if unknown.
+    """
     if not found:
         return "on an unknown NUMA node (the kernel does not say)"
     total = sum(found.values())

@@ -36,9 +36,10 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges for nsys. The package nvtx marks the ranges. If nvtx is missing, torch marks them on a GPU.
+    """Ranges for nsys. The package nvtx marks the ranges.
 
-    Without both libraries, no ranges are marked.
+    If nvtx is missing, torch marks the ranges on hosts with a GPU. If nvtx is missing and there is no GPU, no ranges
+    are marked.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,8 @@ _FOLDER = Path("/dev/shm")  # in memory; the usual folder of temporary files may
 def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap | None:
     """Return memory of `num_bytes` zeros that the ranks of this host share.
 
-    All ranks call this function. If some rank cannot map the memory of its host, every rank of every host gets None.
+    All ranks call this function. If any rank cannot map its host's memory, the result is None on all ranks of all
+    hosts.
     """
     name = ""
     if place.local_rank == 0:
@@ -61,5 +62,5 @@ def forget(name: str) -> None:
 
 
 def address(memory: mmap.mmap) -> int:
-    """Return the address of mapped memory in this process."""
+    """Return the address at which this process has mapped the memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -1,4 +1,4 @@
-"""Make a GPU the destination of a pass over a data set.
+"""Let a pass over a data set deliver its records to a GPU.
 
 Records are read into host memory, and the copy transport copies the records to the GPU.
 """
@@ -18,7 +18,7 @@ from bench.datasets.gpu_files import GpuMemory
 
 
 class GpuResults:
-    """The receive buffer on the GPU, into which files are read without a copy in host memory."""
+    """The receive buffer on a GPU. Files are read directly into this buffer, without a copy in host memory."""
 
     def __init__(self, buffers: Any) -> None:
         (self._memory,) = buffers.memory("recv", 0)
@@ -61,9 +61,10 @@ class DeviceTarget:
         return memory.read()
 
     def copy_of(self, buffers: Buffers) -> tuple[Callable[[], Any], Callable[[], None] | None]:
-        """Return two calls.
+        """Return two functions.
 
-        The first copies all data to the GPU and waits. The second releases the resources of the copy.
+        The first function copies all data to the GPU and waits for the end of the copy. The second function releases
+        the resources of the copy.
         """
         compiled = self._copier.compile(
             self._steps(buffers.send_bytes), self._alone, buffers, Reduction("uint8", "sum"), False

@@ -35,7 +35,7 @@ _POISON = 0xA5  # written to the results before a pass
 
 
 class Passes:
-    """The files of one row, and the kernel's counts in each pass.
+    """The files of one row, and the values of the kernel's counters for each pass.
 
     `sync`: waits for the other ranks before a timed pass.
     `to_device`: copies the target to a GPU at the end of each pass. With `to_device`, source and target may be the same
@@ -81,7 +81,7 @@ class Passes:
 
     @property
     def asked_bytes(self) -> int:
-        """The bytes of all records as stored."""
+        """The total size of all stored records in bytes."""
         return self._num_records * self._preparation.stored_bytes
 
     def run_once(self) -> None:
@@ -179,9 +179,9 @@ class Passes:
             self._results.fill(_POISON)
 
     def _room(self, num_bytes: int) -> Bytes:
-        """Return memory for the results of the readers.
+        """Return memory into which the readers write their results.
 
-        If readers can write directly into the target, return the target.
+        If the readers can write into the target without a further step, the result is the target.
         """
         if self._case.workers and self._case.worker_kind == "process":
             self._shared = SharedMemory(num_bytes)
@@ -220,7 +220,7 @@ class Passes:
     def _open(self, layout: RecordLayout) -> None:
         """Make the reader and start the worker processes.
 
-        Files that are written again keep their names, so this method is called only once.
+        If files are written again, their names do not change. This method is therefore called only once.
         """
         case, work = self._case, self._preparation
         results = self._on_gpu.memory if self._on_gpu else self._results

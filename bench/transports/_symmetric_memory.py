@@ -1,7 +1,7 @@
 """Run allreduce by torch's kernels over symmetric memory (`torch.distributed._symmetric_memory`), without NCCL.
 
-All ranks allocate buffers of equal size, and each GPU maps the buffers of its peers. The kernels meet through signals
-in this memory, so a call needs no NCCL kernel. The rules below are those of torch 2.13
+All ranks allocate buffers of equal size, and each GPU maps the buffers of its peers. The kernels of different GPUs
+synchronise through signals in this memory, so a call needs no NCCL kernel. The rules below are those of torch 2.13
 (torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu):
 
     one-shot            each GPU reads the data of all peers and adds them; out of place
@@ -79,7 +79,10 @@ class SymmetricMemory:
         )
 
     def agree(self, refusals: list[Skip | None]) -> None:
-        """Refuse all steps if any rank cannot use symmetric memory. `refusals`: the result of `open` on every rank."""
+        """Decide for all ranks whether symmetric memory is used. If any rank refuses, no rank uses symmetric memory.
+
+        `refusals`: the result of `open` on every rank.
+        """
         self._refusal = next((skip for skip in refusals if skip is not None), None)
 
     @property
@@ -118,7 +121,7 @@ class SymmetricMemory:
         return Skip.of(SymmetricRefusal.OUT_OF_PLACE, how=self._how) if in_place and not self.in_place else None
 
     def takes(self, steps: Sequence[Step], reduction: Reduction, in_place: bool) -> bool:
-        """Check whether the kernels run these steps. The kernels do not run steps that prepare a measurement."""
+        """Check whether the kernels run these steps. The result is false for steps that only prepare a measurement."""
         return bool(steps) and all(self.unsupported_reason(step, reduction, in_place) is None for step in steps)
 
     def not_out_of_place(self, steps: Iterable[Step]) -> list[Step]:
@@ -137,8 +140,8 @@ class SymmetricMemory:
     ) -> list[Callable[[], Any]]:
         """Let the ranks of a process group map each other's buffers. Return one call for each buffer set.
 
-        `num_steps`: the number of allreduces of one call.
-        `memory`: the send and the receive tensors (uint8) of each set, views of memory from `empty`.
+        `num_steps`: how many allreduces one call makes.
+        `memory`: the send tensor and the receive tensor (uint8) of each set. Both are views of memory from `empty`.
         """
         operation, name = getattr(self._ops, self._operation), group.group_name
         kind = getattr(self._torch, dtype)

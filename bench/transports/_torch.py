@@ -75,7 +75,7 @@ def load_torch() -> Any:
 def is_lost_contact(error: BaseException) -> bool:
     """Check whether an error means that a connection broke, or that a peer did not respond in time.
 
-    Only the text of the error, from Gloo or from torch's store, shows this.
+    Gloo and torch's store have no special exception for this. The function therefore searches the text of the error.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
@@ -87,7 +87,10 @@ def reduces(step: Step) -> bool:
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """Return a small collective of this type. The size of each rank's part is a multiple of every element size."""
+    """Return a collective of the given type with a few bytes, for a test call.
+
+    The block of each rank is a whole number of elements for every element type.
+    """
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -107,7 +110,7 @@ def renamed(dist: Any, name: str) -> Any:
 
 
 def reduce_operation(dist: Any, reduce_op: str) -> Any:
-    """Return torch's ReduceOp of this name."""
+    """Return the value of torch's ReduceOp for the name of a reduction."""
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
@@ -183,10 +186,10 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
 
 def _meeting_file() -> Path:
-    """Return a file name for the ranks of this launch on this host. Another launch gets another name.
+    """Return the path of a file through which the ranks of this launch meet on this host.
 
-    Open MPI sets a variable to the name of the job. Under Hydra, all ranks of a host are children of one proxy process.
-    The id of this process identifies the launch.
+    Other launches get other paths. Under Open MPI, an environment variable contains the name of the job. Under Hydra,
+    all ranks of a host are children of one proxy process. The id of this proxy process identifies the launch.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
@@ -217,8 +220,8 @@ def _started(process: int) -> str:
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
     """Make a process group for each group that has no process group in `handles`.
 
-    Every rank must make every group, in the same order. Each group gets the timeout `timeout_s`, because torch's
-    default is several minutes.
+    All ranks must call this function with the same groups in the same order, because every rank must create every
+    group. Each group gets the timeout `timeout_s`, because torch's default is several minutes.
     """
     for group in groups:
         if group.ranks not in handles:
@@ -226,7 +229,7 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 
 
 class TorchChannel(Channel):
-    """The control plane over a process group of CPU tensors.
+    """The control plane, which sends CPU tensors within a process group of torch.
 
     Any process could join an open rendezvous, and pickled objects of such a process would be dangerous. Messages are
     therefore JSON, not pickled objects as torch would send. Each message is sealed with the run's secret, the number of
@@ -280,7 +283,7 @@ class TorchChannel(Channel):
 def secret() -> bytes:
     """Return the secret that only the ranks of this run know.
 
-    The secret is empty if a user started the ranks by hand without a secret.
+    The secret is empty if a user started the ranks by hand and set no secret.
     """
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
@@ -338,7 +341,7 @@ def collective(
 ) -> Callable[[], Any]:
     """Return a call of one collective with its tensors bound.
 
-    torch's all_reduce and reduce work only in place, so they use the receive tensor.
+    torch's all_reduce and reduce overwrite their input, so these calls get the receive tensor.
 
     `send`, `recv`: one-dimensional tensors of the whole buffers, with the element type.
     """

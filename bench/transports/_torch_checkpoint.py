@@ -1,6 +1,6 @@
 """Write checkpoints by torch from host memory, also asynchronously.
 
-A checkpoint consists of plain files, or is written by torch.distributed.checkpoint.
+Each rank writes plain files, or torch.distributed.checkpoint writes the checkpoint.
 
 A write counts as done only when every file is synchronised with its device (fsync).
 """
@@ -132,7 +132,7 @@ class TorchCheckpointer:
         self._checksum = zlib.crc32(words.data)
 
     def _begin(self) -> _Transfer:
-        """Write, or begin to write if the method is asynchronous."""
+        """Write the files. With an asynchronous method, only begin to write them."""
         write = _Transfer()
         if self._plan.method == "file":
             write.run(self._write_file)
@@ -172,7 +172,10 @@ class TorchCheckpointer:
         return {f"shard_{self._rank}": self._shard}
 
     def _files(self) -> list[Path]:
-        """Return this rank's own files. In torch.distributed.checkpoint, the file names contain the rank."""
+        """Return this rank's own files.
+
+        If torch.distributed.checkpoint writes the checkpoint, the names of the files contain the rank.
+        """
         if self._plan.method == "file":
             return [self._folder / f"{self._rank}.bin"]
         return sorted(self._folder.glob(f"__{self._rank}_*.distcp"))
@@ -189,7 +192,7 @@ class TorchCheckpointer:
 
 
 class _Transfer:
-    """A shard that is written or read.
+    """A write or a read of one shard.
 
     `ended_s`: when the transfer ended.
     `problem`: why the transfer failed, or "" if it did not fail.
@@ -211,7 +214,7 @@ class _Transfer:
             self._end(None)
 
     def follow(self, begin: Callable[[], Future[Any]]) -> None:
-        """Begin now, and note the end from the thread that transfers."""
+        """Start the transfer. The thread that does the transfer records when the transfer ends."""
         try:
             begin().add_done_callback(lambda future: self._end(future.exception()))
         except _OF_STORAGE as error:

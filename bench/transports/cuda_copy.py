@@ -2,8 +2,8 @@
 
 The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
 until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
-block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank
-needs no such library.
+block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. If there is
+only one rank, neither MPI nor Gloo is needed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
 
 
 class CudaCopy(Transport):
-    """One rank per GPU; each of its copies has a separate stream."""
+    """One rank per GPU. Each copy of a rank runs on a separate stream."""
 
     clock: Literal["host", "device", "virtual"] = "device"
     carries_messages = False
@@ -106,10 +106,10 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes. Return None, or why some rank has no kernel.
+        """Compile the copy kernel and launch it once on zero bytes.
 
-        At the first launch of a kernel, CUDA loads the kernel and may wait for the whole GPU. The first launch must
-        therefore not happen while a gate is shut.
+        Return None, or the reason why at least one rank has no kernel. At the first launch of a kernel, CUDA loads the
+        kernel and may wait for the whole GPU. The first launch must therefore not happen while a gate is shut.
         """
         problem = None
         try:
@@ -126,7 +126,10 @@ class CudaCopy(Transport):
         return self._first_of_any(problem)
 
     def _open_gate(self) -> Coded | None:
-        """Make the gate on all ranks or on no rank. Times with and without a gate cannot be compared."""
+        """Open a gate on all ranks, or on none if any rank cannot have a gate.
+
+        Times with and without a gate cannot be compared.
+        """
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
@@ -146,7 +149,7 @@ class CudaCopy(Transport):
     def _shared_gate(self, own: StreamGate) -> StreamGate:
         """Return a gate that opens together with the gates of all ranks of this host.
 
-        Return `own` if some rank cannot use such a gate.
+        If some rank cannot use a shared gate, return `own`.
         """
         memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
         gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
@@ -215,7 +218,7 @@ class CudaCopy(Transport):
         return {}
 
     def _flags(self, buffers: CudaBuffers) -> tuple[str, ...]:
-        """Return the flags of every row with these buffers."""
+        """Return the flags that every row with these buffers gets."""
         flags: tuple[str, ...] = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
         block = buffers.blocks.get(HOST)
         if block is not None and self._near_node is not None:
@@ -274,7 +277,7 @@ class CudaCopy(Transport):
     # -- memory
 
     def open_groups(self, groups: Round) -> None:
-        """Remember this rank's group, because buffers may be on the GPU of another member.
+        """Store this rank's group. A later allocation needs it, because buffers may be on the GPU of another member.
 
         Each rank closes its mappings of other ranks' memory before any rank frees old memory.
         """
@@ -323,7 +326,10 @@ class CudaCopy(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Bind the arguments of each copy, on a separate stream. For buffers of other ranks, call `share` first."""
+        """Bind the arguments of each copy. Each copy gets a separate stream.
+
+        If a copy uses buffers of other ranks, call `share` before this method.
+        """
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
         flags = self._flags(buffers)
@@ -380,7 +386,10 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
-        """Return how many calls and seconds a batch must have at least. Concurrent copies need longer batches."""
+        """Return the minimum number of calls and the minimum seconds of a batch.
+
+        Concurrent copies need longer batches.
+        """
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:

@@ -123,9 +123,10 @@ class Gloo(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a step cannot run. Run a tiny operation with this type and reduction once to find out.
+        """Return why a step cannot run.
 
-        All ranks must check the same step.
+        To find out, the ranks run a tiny operation with the same type and reduction once. All ranks must check the same
+        step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._tf32, on_gpu=False)
@@ -183,7 +184,10 @@ class Gloo(Transport):
         self._barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make a process group for each part. `barrier_async` uses another group, to which all ranks belong."""
+        """Make a process group for each of the parts into which the ranks are divided.
+
+        Make a further group of all ranks for `barrier_async`.
+        """
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
@@ -192,12 +196,12 @@ class Gloo(Transport):
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier. One of Gloo's threads waits for the other ranks."""
+        """Enter a barrier. A thread of Gloo waits in the barrier, so this call returns at once."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast. One of Gloo's threads runs the broadcast."""
+        """Start a broadcast. A thread of Gloo runs the broadcast, so this call returns at once."""
         box = self._torch.tensor([value], dtype=self._torch.float64)
         work = self._dist.broadcast(box, self._first, self._part, async_op=True)
 
@@ -224,8 +228,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        There are three reasons: exchanges of a hook would not match between ranks, a hook would compress nothing, or
-        layers cannot be compiled.
+        There are three possible reasons. The order of the hook's exchanges would differ between ranks, the hook would
+        compress nothing, or layers cannot be compiled.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

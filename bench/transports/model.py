@@ -67,9 +67,9 @@ class FabricModel:
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
         """Simulate all groups at the same time.
 
-        Return how long each group needs for one pass through its steps, in seconds.
+        Return how many seconds each group needs to run all its steps once.
 
-        Step k of all groups runs at the same time. Raises UsageError if a required rate is unknown.
+        All groups run their k-th step at the same time. Raises UsageError if a required rate is unknown.
 
         `steps[g][m]`: the steps of member m of group g.
         """
@@ -89,9 +89,10 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Return the seconds of one pass of each group, first without other groups, then while all groups run.
+        """Return two lists with the seconds that each group needs to run all its steps once.
 
-        The last group is `others`. Every group repeats its pass without waiting for the other groups. The simulation
+        In the first list, each group runs without other groups. In the second list, all groups run at the same time.
+        The last group is `others`. Every group repeats its steps without waiting for the other groups. The simulation
         uses the algorithms that are fastest without contention. Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
@@ -150,9 +151,10 @@ def _name(chosen: Mapping[str, str]) -> str:
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[Floats]]]:
-    """Run several schedules in parallel. Yield the number of repeats of each phase, and the flows of each schedule.
+    """Run several schedules in parallel, and yield their phases.
 
-    A schedule that has ended has no flows.
+    For each phase, yield how often it repeats, and the flows of each schedule. If a schedule has already ended, its
+    flows are empty.
     """
     waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):

@@ -140,13 +140,16 @@ class Mpi(Transport):
         return None
 
     def _open_barriers(self, loop: _mpi_loop.Loop) -> None:
-        """Prepare the barriers that the compiled loop runs before timed calls."""
+        """Prepare the calls of barriers that the compiled loop makes before timed calls."""
         barrier = loop.step("barrier", comm=self._sync_comm)
         self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """Return COMM_WORLD and the type of a byte. mpi_cuda uses both for messages outside of measured calls."""
+        """Return COMM_WORLD and MPI's type for one byte.
+
+        The transport mpi_cuda uses both for messages that are not measured.
+        """
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
@@ -158,7 +161,10 @@ class Mpi(Transport):
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether the library reported an unspecific error. MPI has no error code for a failed network."""
+        """Check whether the library reported an error that may mean a failed network.
+
+        MPI has no special error code for this.
+        """
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
@@ -199,7 +205,10 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group. Only the members of the group take part."""
+        """Make a communicator for this rank's group.
+
+        Only the members of a group take part in making its communicator.
+        """
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -229,7 +238,10 @@ class Mpi(Transport):
             self._sync_comm.Barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make communicators for each part, and a communicator of all ranks for `barrier_async`."""
+        """Make communicators for each of the parts into which the ranks are divided.
+
+        Make a communicator of all ranks for `barrier_async`.
+        """
         self.open_groups(parts)
         mine = next(self._comms[part.ranks] for part in parts if self.place.rank in part.ranks)
         self._all_ranks, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()
@@ -237,7 +249,7 @@ class Mpi(Transport):
             self._open_barriers(self._loop)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier. The returned function returns whether all ranks have entered it."""
+        """Start a nonblocking barrier. The returned function tells whether all ranks have entered the barrier."""
         test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
@@ -255,8 +267,8 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        Ranks enter the loop tens of microseconds apart. Therefore, some untimed calls come first, as in OSU. Their
-        number is a tenth of the number of timed calls.
+        Ranks enter the loop tens of microseconds apart. For this reason, some untimed calls come first, as in OSU's
+        benchmarks. The number of untimed calls is a tenth of the number of timed calls.
         """
         num_lead = num_calls // _LEAD
         self.sync()
@@ -273,7 +285,10 @@ class Mpi(Transport):
 
 
 class _MpiChannel(Channel):
-    """The control plane, on a separate communicator. It pickles objects, because nothing here is timed."""
+    """The control plane, on a separate communicator.
+
+    Values are pickled, because messages of the control plane are never timed.
+    """
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -325,9 +340,10 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """Return the path of the libmpi of `library`, from OPAL_PREFIX (Open MPI only) or next to an mpirun on PATH.
+    """Return the path of the file libmpi that belongs to `library`, or None if the file is not found.
 
-    Return None if there is no such file. In this case, mpi4py chooses the library.
+    The function looks in OPAL_PREFIX (Open MPI only), and then next to each mpirun on PATH. If the result is None,
+    mpi4py chooses the library.
     """
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []

@@ -1,9 +1,9 @@
 """Run CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-This transport makes the calls of the transport `mpi`. The same loop times these calls on the host's clock, because an
-MPI call is complete when it returns. MPI does not know streams. Before every call, outside the timed region, the
-transport therefore waits until CuPy's stream is idle. When the transport is opened, a separate process checks whether
-the library can use GPU memory at all (_mpi_cuda_check.py).
+This transport makes the calls of the transport `mpi`. The transport `mpi` also provides the timing loop, which uses the
+host's clock. MPI calls are complete when they return. MPI does not know streams. Before every call, the transport
+therefore waits until CuPy's stream is idle. This wait is not timed. When the transport is opened, a separate process
+checks whether the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class MpiCuda(Transport):
 
         Then time two messages from GPU memory: a direct message, and a message that is staged through the host.
 
-        Raises RefusedError on every rank if some rank has no GPU, or if its library cannot use GPU memory. Raises the
-        errors of Mpi as well.
+        Raises RefusedError on every rank if some rank has no GPU, or if its library cannot use GPU memory. This method
+        also raises all errors that the constructor of Mpi raises.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
@@ -102,7 +102,7 @@ class MpiCuda(Transport):
         return _mpi_cuda_staging.describe(device_s, staged_s, other, self._hosts, num_bytes)
 
     def close(self) -> None:
-        """Wait until the GPU's stream is idle. mpi4py finalises MPI when the process ends."""
+        """Wait until the GPU's stream is idle. MPI is finalised later, when the process ends."""
         self._gpu.finish()
         self._mpi.close()
 
@@ -163,7 +163,7 @@ class MpiCuda(Transport):
         return self._mpi.time_each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time back-to-back calls on the host clock. The stream is idle before them."""
+        """Time back-to-back calls on the host clock. Before the first call, wait until the stream is idle."""
         self._gpu.finish()
         return self._mpi.time_batch(compiled, num_calls)
 
@@ -183,9 +183,10 @@ class MpiCuda(Transport):
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error, if any.
+    """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error.
 
-    Only the first rank of a host checks the library. A missing result is None.
+    Each of them is None if it is missing. Only the first rank of a host checks the library. On the other ranks, the
+    result of the check is None.
     """
     try:
         gpu = RankGpu(load_cupy(), place, shared)

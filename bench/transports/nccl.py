@@ -1,7 +1,7 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane uses Gloo. The synchronisation before each call also uses Gloo, and not the measured path. In torch,
-all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations
+The control plane uses Gloo. The synchronisation before each call also uses Gloo, so it does not use the measured path.
+In torch, all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations
 without arithmetic move the data as plain bytes, so they also work for element types that NCCL lacks. The network and
 algorithm that NCCL used are read from its output (docs/nccl.md).
 """
@@ -193,7 +193,7 @@ class Nccl(Transport):
         self._debug.close()
 
     def abort(self, exit_code: int) -> None:
-        """Close NCCL's debug output. The launcher or a timeout ends the other ranks."""
+        """Close NCCL's debug output. Do not end other ranks, because the launcher or a timeout ends them."""
         self._debug.close()
 
     def lost_contact(self, error: BaseException) -> bool:

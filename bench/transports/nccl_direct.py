@@ -1,8 +1,8 @@
 """Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
 
-`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. Their ratio is the price
-of the framework. All communication except the measured calls uses MPI or Gloo. A single rank needs no such library.
-RCCL on AMD GPUs has the same functions as NCCL.
+`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. The ratio of these times
+is the cost of the framework. All communication except the measured calls uses MPI or Gloo. If there is only one rank,
+neither MPI nor Gloo is needed. RCCL on AMD GPUs has the same functions as NCCL.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ _TINY_BYTES = 4
 
 
 class NcclDirect(Transport):
-    """One communicator over all ranks, and one for each other group. This rank uses the GPU of its local rank."""
+    """Each rank has one communicator for all ranks, and one communicator for each other group.
+
+    This rank uses the GPU of its local rank.
+    """
 
     clock = "device"
     tells_starts = True
@@ -163,7 +166,7 @@ class NcclDirect(Transport):
         return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
 
     def close(self) -> None:
-        """Free the communicators, in a call that all ranks make together."""
+        """Free all communicators. All ranks must call this method."""
         self.sync()
         for comm in self._comms.values():
             self._nccl.destroy(comm)
@@ -335,7 +338,7 @@ def changes_its_input(steps: Sequence[Step], in_place: bool) -> bool:
 
 
 class _Bound:
-    """Binds the steps of one group to one buffer set. `send`, `recv`: addresses."""
+    """Converts the steps of one group to calls of the C loop, for one buffer set. `send`, `recv`: addresses."""
 
     def __init__(
         self, loop: _nccl_loop.NcclLoop, group: Group, rank: int, reduction: Reduction, send: int, recv: int

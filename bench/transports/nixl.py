@@ -1,13 +1,13 @@
 """Move messages between host memories with NIXL, the library with which inference servers hand over KV caches.
 
-A sender writes its messages into the memory of the receiver. All messages of one exchange for one receiver are one
-transfer, and a notification follows their data. A receiver's call ends when it has the notifications of all its
-senders. Receivers do not reply. In pipelined rows, a sender may therefore write a buffer set before the receiver has
-used it.
+A sender writes its messages into the memory of the receiver. All messages that one exchange sends to one receiver form
+one transfer. After the data of a transfer, the receiver gets a notification. A receiver's call ends when it has the
+notifications of all its senders. Receivers do not reply. In pipelined rows, a sender may therefore overwrite a buffer
+set that the receiver has not used yet.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
-The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a
-waiting call makes progress itself. A progress thread would need a separate CPU. Memory of GPUs is not supported.
+linkbench calls NIXL through its Python interface, as inference servers do. The agents have no progress thread, because
+a call that waits also makes progress. A progress thread would need a separate CPU. GPU memory is not supported.
 
 A notification without a transfer may stay in the library until its sender makes progress again. The control plane
 therefore carries all information that ranks need before a transfer. NIXL carries only transfers.
@@ -66,14 +66,17 @@ class NixlBuffers(_host.HostBuffers):
     registered: Any = None
 
     def extent(self) -> tuple[int, int]:
-        """Return the address of the first buffer, and the bytes up to the end of the last buffer."""
+        """Return the address of the first buffer, and the number of bytes from there to the end of the last buffer."""
         last = self.num_sets - 1
         begin = min(self.address("send", 0), self.address("recv", 0))
         end = max(self.address("send", last) + self.send_bytes, self.address("recv", last) + self.recv_bytes)
         return begin, max(end - begin, 1)
 
     def empty(self) -> None:
-        """Give the pages back to the kernel, but keep the addresses. The contents are lost."""
+        """Return the physical pages of the buffers to the kernel, but keep their addresses valid.
+
+        The contents are lost.
+        """
         begin = -(-self._block.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
         num_bytes = (self._block.ctypes.data + self._block.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
         if num_bytes > 0:
@@ -82,10 +85,10 @@ class NixlBuffers(_host.HostBuffers):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The addresses to which a sender writes its messages for one receiver.
+    """The addresses in one receiver's memory to which a sender writes its messages.
 
-    `bases`: the address of the receive buffer of each set.
-    `places`: for each exchange, the pair (offset, bytes) of each message.
+    `bases`: for each buffer set, the address of the receive buffer.
+    `places`: for each exchange, the (offset, bytes) of each message in the receive buffer.
     """
 
     bases: tuple[int, ...]
@@ -113,7 +116,7 @@ class _Call:
 
 
 class Nixl(Transport):
-    """One agent on each rank. All ranks know the agents of all other ranks."""
+    """One agent on each rank. Each rank has one NIXL agent, and knows the agents of all other ranks."""
 
     clock = "host"
     carries_collectives = False
@@ -178,7 +181,10 @@ class Nixl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return None for messages. Return a reason for all other steps, because this transport only moves messages."""
+        """Return None for exchanges of messages.
+
+        For all other types of steps, return the reason: this transport only moves messages.
+        """
         return None if isinstance(step, Exchange) else Skip.of(NixlRefusal.MESSAGES_ONLY)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
@@ -198,10 +204,11 @@ class Nixl(Transport):
     ) -> Compiled:
         """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive.
 
-        Both ranks of a pair wait for each other here. All ranks must therefore compile their programs in the same
-        order.
+        During this call, the two ranks of each pair wait for each other. All ranks must therefore compile their
+        programs in the same order.
 
-        Raises RefusedError for a message of a rank to itself, and ValueError if a receiver expects other messages.
+        Raises RefusedError if a rank sends a message to itself. Raises ValueError if a receiver expects other messages
+        than its sender sends.
         """
         assert isinstance(buffers, NixlBuffers)
         exchanges = [_by_peer(step, group) for step in steps]
@@ -255,7 +262,10 @@ class Nixl(Transport):
     def _layouts(
         self, wanted: Mapping[int, _Layout], receivers: Collection[int], buffers: NixlBuffers
     ) -> dict[int, _Layout]:
-        """Send each sender its layout and the description of this memory. Return the layouts of the receivers."""
+        """Send each sender the layout of its messages, and NIXL's description of this rank's memory.
+
+        Return the layouts that this rank's receivers sent.
+        """
         if not wanted and not receivers:
             return {}
         described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND]) if wanted else b""
@@ -325,7 +335,10 @@ class Nixl(Transport):
                 self._arrived[int(peer), text] += 1
 
     def _until_timeout(self) -> Iterator[None]:
-        """Yield until the timeout of an operation has passed. The clock is read only now and then."""
+        """Yield None again and again until the timeout of an operation has passed.
+
+        The clock is read only once per several iterations, to save time.
+        """
         end = time.monotonic() + self._timeout_s
         while time.monotonic() < end:
             yield from (None,) * _LOOKS_PER_CLOCK
@@ -344,7 +357,7 @@ class Nixl(Transport):
 
 
 class _LibraryErrors:  # a generator of contextlib would take longer, inside of timed calls
-    """Make a NixlFailure of each error of the library. The library's errors have no common base."""
+    """Convert each error of NIXL to a NixlFailure. The exceptions of NIXL have no common base class."""
 
     def __enter__(self) -> None:
         pass
@@ -365,7 +378,10 @@ def _load() -> Any:
 
 
 def _by_peer(step: Step, group: Group) -> tuple[dict[int, list[Message]], dict[int, list[Message]]]:
-    """Return the messages to each rank of the world and from each rank, without empty messages."""
+    """Return two mappings from world ranks to messages: messages to send, and messages to receive.
+
+    Empty messages are omitted.
+    """
     assert isinstance(step, Exchange)
     sides: tuple[dict[int, list[Message]], dict[int, list[Message]]] = ({}, {})
     for side, messages in zip(sides, (step.sends, step.recvs), strict=True):

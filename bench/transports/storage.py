@@ -1,10 +1,10 @@
 """Read files or objects into host memory. The send buffer of a row is a data set on storage.
 
-`verify` fills the send buffer, and the transport writes its data to files before the first pass. Every pass has proofs.
-mincore shows which file pages were in the page cache before the pass. /proc/self/io shows how many bytes the device
-delivered. After the pass, the checksum of each record is compared. Several ranks read at the same time, each from its
-own data set in the same folder. The ranks communicate over MPI or Gloo. Some ranks may disturb the readers by exchanges
-over the same library.
+`verify` fills the send buffer. Before the first pass, the transport writes the data of the send buffer to files. Two
+sources prove the cache state of every pass. mincore shows which file pages were in the page cache before the pass.
+/proc/self/io shows how many bytes the device delivered. After the pass, the transport compares the checksum of each
+record. Several ranks read at the same time, each from its own data set in the same folder. The ranks communicate over
+MPI or Gloo. Some ranks may act as aggressors: they disturb the readers with exchanges over MPI or Gloo.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Storage(Transport):
         return 1
 
     def cache_words(self, asked: str) -> str:
-        """Return how the page cache is treated."""
+        """Describe the state of the page cache during the row's passes."""
         if asked == "hot":
             return "page cache warm: the same files are read again and again"
         return "page cache cold: the files are dropped from it before each pass"
@@ -130,7 +130,7 @@ class Storage(Transport):
         )
 
     def _lacking_device(self) -> Skip | None:
-        """Return why records cannot be copied to a GPU, if this is requested."""
+        """If the case requests that records go to a GPU, return why this is impossible."""
         case = self.case
         if case.destination == "host":
             return None
@@ -208,7 +208,7 @@ class Storage(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return host memory. The files get the data of its send buffer."""
+        """Return host memory. The data of the send buffer are later written to files."""
         reads = any(isinstance(step, Read) for step in steps)
         if self._device is not None and reads:
             return self._device.allocate(send_bytes)
@@ -255,7 +255,10 @@ class Storage(Transport):
         self._wait()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time passes. All ranks begin a pass together. The cache state of each pass is proven."""
+        """Time passes. All ranks begin a pass together.
+
+        After each pass, the kernel's counters prove whether the files were cold or warm.
+        """
         if compiled is None:
             for _ in range(num_calls):
                 self._wait()

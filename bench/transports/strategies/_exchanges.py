@@ -19,7 +19,7 @@ def summed(torch: Any, values: Any, group: Any) -> Any:
 def all_to_all(torch: Any, values: Any, group: Any) -> Any:
     """Divide the values into equal pieces, and send piece k to rank k of the group.
 
-    Gradients go back to the senders.
+    In the backward pass, send the gradient of each piece back to the rank that sent the piece.
     """
     return _functions(torch)[2].apply(values, group)
 

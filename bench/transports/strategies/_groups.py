@@ -4,8 +4,9 @@ A metered group is a process group of torch that is written in Python. The meter
 of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
 measured without changes.
 
-On a GPU, a wait of a rank is a wait of the model's stream for a call of a group. If a library such as FSDP exchanges
-data on separate streams, the model's stream waits for an event that follows a call.
+On a GPU, the recorded waits are the times for which the model's stream waits for a call of a group. Some libraries,
+such as FSDP, exchange data on separate streams. In this case, the model's stream waits for an event that was recorded
+after the call.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ _BACKEND = "metered"
 class Meter:
     """The current mode of metered groups, and the waits that they have recorded.
 
-    `exchanges`: whether the groups exchange data. If False, their calls return at once.
+    `exchanges`: whether the groups exchange data. If `exchanges` is False, calls of the groups return at once, without
+        an exchange.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
-    `waits`: for each wait, the number of the group (HOP for messages), and the marks of its begin and end.
+    `waits`: for each wait, the number of the group, the mark of its begin, and the mark of its end. Waits for messages
+        have the number HOP instead of a group's number.
     """
 
     place: HostPlace | GpuPlace
@@ -125,9 +128,9 @@ def finished(torch: Any, place: HostPlace | GpuPlace, value: Any = None) -> Any:
 
 @cache
 def _metered_class(torch: Any, kind: str) -> Any:
-    """Return the class of metered groups for tensors on this kind of device.
+    """Return the class of metered groups for tensors on one kind of device.
 
-    The class is made at the first call, because torch is imported only when a rank trains.
+    This function creates the class at its first call, because torch is imported only when a rank trains.
     """
     work_class = _waiting_class(torch)
 

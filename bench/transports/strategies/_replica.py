@@ -18,9 +18,10 @@ from bench.transports.strategies._groups import RankGroups
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of each layer on this rank.
+    """Describes which part of each layer this rank holds.
 
-    A layer has `num` parts, and this rank has part `place`. The ranks of `group` have all parts.
+    Each layer is divided into `num` parts. This rank holds the part with the number `place`. The ranks of `group`
+    together hold all parts.
     """
 
     kind: str  # "whole", "tensors" or "experts"
@@ -39,7 +40,7 @@ class ModelSource(Protocol):
     """
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return this rank's share of all blocks. Ranks with the same share get the same weights."""
+        """Return this rank's part of all blocks. Ranks that hold the same part get the same weights."""
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
         """Return the contribution of a micro-batch to the loss of a step."""
@@ -51,7 +52,7 @@ class ModelSource(Protocol):
         """Return the part of the inputs that the first block reads."""
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return the exact gradient of parameter `index` of block `number`, or None if it is not known in advance.
+        """Return the exact gradient of parameter `index` of block `number`, or None if this gradient is not known.
 
         The gradient is a mean over the batches of several ranks.
 
@@ -61,7 +62,10 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The components from which a strategy builds a replica. `meter` of `groups` is None for the bare replica."""
+    """The components from which a strategy builds a replica.
+
+    `groups` has no meter if the replica is the bare replica, which measures nothing.
+    """
 
     torch: Any
     case: Case
@@ -97,7 +101,7 @@ class Exchanged:
 
     `num_bytes`: the size of the bucket.
     `ready`: the mark when the bucket was ready.
-    `done`: the mark when its exchange was done.
+    `done`: the mark when the exchange of the bucket was done.
     """
 
     num_bytes: int
@@ -112,10 +116,10 @@ class Exchanged:
 
 @dataclass(slots=True)
 class BucketWait:
-    """The end of a backward pass, which waits until the exchanges of its buckets are done.
+    """The marks of a backward pass that ends when the exchanges of its buckets are done.
 
     `group`: the number of the group that exchanged the buckets.
-    `returned`: the mark when the pass returned.
+    `returned`: the mark when the backward pass returned.
     """
 
     group: int
@@ -148,10 +152,11 @@ class HeldGradient:
     num_rounded: int = 1
 
     def rounding(self, num_micro_batches: int, epsilon: float) -> float:
-        """Return the largest relative error of an exchange that is correct.
+        """Return the largest relative error that rounding can cause in a correct exchange.
 
-        A division by a power of two causes no rounding. Otherwise, `num_rounded` shares are rounded before the
-        addition. All shares are positive, so the relative error is at most the number of roundings times `epsilon`.
+        A division by a power of two causes no rounding. For other divisors, `num_rounded` shares are rounded before
+        they are added. All shares are positive, so the relative error is at most the number of roundings times
+        `epsilon`.
 
         `epsilon`: the distance from 1 to the next larger number of the gradient's type.
         """
@@ -162,7 +167,7 @@ class HeldGradient:
 class Replica:
     """A copy of the model that this rank trains. The strategy sets `model` and `optimizer`.
 
-    `round_steps`: the number of steps in a round. A sample is the mean step of a round.
+    `round_steps`: the number of steps in a round. One sample is the mean duration of the steps in a round.
     `probe_rounds`: the number of rounds that `probe` needs.
     """
 
@@ -181,7 +186,10 @@ class Replica:
         return self.model(inputs)
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Return a context for all micro-batches except the last. In it, a backward pass exchanges nothing."""
+        """Return a context in which a backward pass exchanges nothing.
+
+        All micro-batches except the last run in this context.
+        """
         return nullcontext()
 
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
@@ -210,7 +218,7 @@ class Replica:
     def probe(self, on: bool) -> None:
         """Begin or end a probe. A probe is a round after which weights or gradients show whether exchanges are correct.
 
-        The default does nothing, because gradients of any round show it.
+        The default method does nothing, because the gradients of any round show whether exchanges are correct.
         """
 
     def own_log(self) -> Mapping[str, float]:

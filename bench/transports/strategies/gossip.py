@@ -1,8 +1,8 @@
 """Each rank averages its weights with the weights of its two neighbours in a ring while its passes run.
 
 The method is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS
-2017). A rank sends its weights while it computes the gradient at these weights. The new weights are the average of the
-weights, changed by this gradient.
+2017). A rank sends its weights while it computes the gradient at these weights. To get the new weights, the rank
+averages its weights with those of its neighbours, and applies this gradient to the average.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Gossip(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield this rank's gradients, or the averaged weights after a probe.
 
-        Also yield the weights sent and received.
+        In both cases, also yield the weights that this rank sent and received.
         """
         rank = self.build.rank
         if self.is_probed:

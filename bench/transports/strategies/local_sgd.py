@@ -20,7 +20,7 @@ TRAITS = StrategyTraits(
 
 
 class LocalSgd(OwnWeights):
-    """One allreduce of all weights per period."""
+    """Averages all weights with one allreduce at the end of each period."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

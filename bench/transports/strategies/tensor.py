@@ -15,7 +15,11 @@ TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "buck
 
 
 class TensorReplica(Replica):
-    """Divides layers as in Megatron. Each half of a layer sums activations once in each pass. Rows work like ddp."""
+    """Divides layers as in Megatron.
+
+    In each pass, a transformer layer sums activations twice: in its attention block and in its feed-forward block. Rows
+    work like ddp.
+    """
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
