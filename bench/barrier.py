@@ -1,8 +1,8 @@
 """No rank continues before every rank has arrived; no data moves.
 
 S is 0 for every requested size. A barrier therefore has a time but no bandwidth and no bus factor. A barrier needs at
-least ceil(log2 n) successive messages. After k successive messages, a rank can have news from at most 2^k ranks. The
-floor of a barrier's time is the time of ceil(log2 n) successive messages.
+least ceil(log2 n) successive messages. With k successive messages, a rank can learn the arrival of at most 2^k ranks.
+The floor of a barrier's time is the time of ceil(log2 n) successive messages.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node
@@ -20,7 +20,7 @@ class Barrier(Pattern):
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return 0 for every requested size, so all sizes of a case become one row."""
+        """Return 0 for every requested size, so a barrier has only one row for all sizes of a case."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

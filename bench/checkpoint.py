@@ -41,7 +41,7 @@ class Checkpoint(Pattern):
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0, because no data of a shard go to another rank."""
+        """Return 0, because ranks do not send their shards to each other."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:

@@ -45,7 +45,7 @@ class Feed(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, even for a single rank, or None if the copy has 0 bytes."""
+        """Return 1, even for a single rank. Return None if S is 0."""
         return 1.0 if shape.payload_bytes else None
 
 

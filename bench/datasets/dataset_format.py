@@ -82,7 +82,7 @@ class RecordReader:
     def announce(self, indices: Sequence[int]) -> None:
         """Ask the kernel to begin reading records.
 
-        A format has this method only if its attribute `announces` is true.
+        Only formats whose attribute `announces` is true have this method.
         """
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Read bytes of a file into `target` until it is full, from byte `offset` on.
 
-    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all missing bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, a single read requests all remaining bytes.
 
     Raises EOFError with the file's name if the file ends earlier.
     """
@@ -167,10 +167,11 @@ def aligned(num_bytes: int) -> mmap.mmap:
 
 
 def aligned_array(num_bytes: int) -> Bytes:
-    """Return memory that begins at a page boundary. Each byte was already written once.
+    """Return memory that begins at a page boundary.
 
-    Large arrays of numpy begin 16 bytes after the start of a page. If memory does not begin at a cache line, the kernel
-    copies to it at half the rate (AMD EPYC, Linux 6.18).
+    All pages have been written, so their first use causes no page fault. Large arrays of numpy begin 16 bytes after the
+    start of a page. If memory does not begin at a cache line, the kernel copies to it at half the rate (AMD EPYC, Linux
+    6.18).
     """
     room = np.empty(num_bytes + ALIGNED_BYTES, np.uint8)  # numpy asks for huge pages
     first = -room.ctypes.data % ALIGNED_BYTES
@@ -188,7 +189,7 @@ def read_direct(number: int, room: Any, num_bytes: int, path: Path | str, block_
     """Read the first `num_bytes` of a file into `room`, and return these bytes as an array.
 
     The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If
-    `block_bytes` is 0, one read gets all missing bytes.
+    `block_bytes` is 0, a single read requests all remaining bytes.
     """
     done = 0
     with memoryview(room) as view:

@@ -119,7 +119,7 @@ def network_bytes() -> int:
 def loopback_bytes() -> int:
     """Return how many bytes this host has sent to itself.
 
-    If the file system's server runs on this host, data that clients read are among these bytes.
+    If the file system's server runs on this host, these bytes include the data that its clients on this host read.
     """
     return _interface_bytes().get("lo", 0)
 
@@ -201,6 +201,6 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
 def is_remote(kind: str) -> bool:
     """Return whether a server or a FUSE daemon may cache the data of this type of file system.
 
-    A FUSE daemon runs on this host.
+    A FUSE daemon runs on the host that reads the files.
     """
     return kind in _REMOTE or kind.partition(".")[0] == "fuse"

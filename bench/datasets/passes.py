@@ -19,18 +19,18 @@ BUFFERED = 256  # records in the buffer from which `shuffled` draws
 class RecordPass:
     """Reads and prepares all records. The result of record k is always row k of `target`.
 
-    There are three orders:
+    With `sequential`, the pass follows the stored order.
 
-    - `sequential`: the stored order.
-    - `shuffled`: shards in random order. The next record is drawn at random from a buffer of records, as in loaders of
-      sharded formats. If the target is a GPU, records are not buffered. Each record is read directly into its row of
-      `target`.
-    - `random`: single records in random order. This order requires a format that can read any record directly.
+    With `shuffled`, the pass reads shards in random order. The next record is drawn at random from a buffer of records,
+    as in loaders of sharded formats. If the target is a GPU, records are not buffered, but read directly into `target`.
+
+    With `random`, the pass reads single records in random order. This order requires a format that can read any record
+    directly.
 
     `num_workers`: the number of threads, which divide the shards (or records) among them. If `num_workers` is 0, the
         calling thread reads.
-    `ahead`: the number of records that the pass requests from the kernel in advance. It is rounded to whole shards
-        unless the order is `random`.
+    `ahead`: the number of records that the pass requests from the kernel in advance. With `sequential` and `shuffled`,
+        this number is rounded to whole shards.
 
     The pass opens the files, so it includes reading their headers and indexes.
     """

@@ -49,7 +49,8 @@ class Beside:
     def skew_s(self) -> Sequence[float]:
         """Return how far apart the ranks of a host started each sample, in seconds.
 
-        The value of a sample is the largest over all hosts. The result is empty if the start times are unknown.
+        If there are several hosts, each value is the largest of all hosts. The result is empty if the start times are
+        unknown.
         """
         return self._skew
 

@@ -52,8 +52,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return the calibration on rank 0, and an empty mapping on other ranks. All ranks take part.
 
-    The function calls `beat` when a new part begins, and regularly during long parts. Regular calls are necessary
-    because, on a busy machine with more ranks than CPUs, ten synchronisations may take longer than the timeout.
+    The function calls `beat` when a new part begins, and regularly during long parts. Regular calls prevent a timeout:
+    on a busy machine with more ranks than CPUs, ten synchronisations may take very long.
     """
     beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])

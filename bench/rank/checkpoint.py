@@ -160,8 +160,7 @@ class BurstMeasurer:
     def _visible(self, path: str) -> Path:
         """Return the folder in which this rank writes its shard.
 
-        With the method `file`, the shared folder may not exist on this host. In this case, return a new folder for this
-        rank.
+        If the method is `file` and this host has no shared folder, return a new folder for this rank.
         """
         folder = Path(path)
         if folder.is_dir() or self._case.method != "file":

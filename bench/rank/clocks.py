@@ -124,10 +124,10 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """Exchange a burst of messages between the two ranks of `pair`, which are (reference, client).
+        """Exchange a burst of messages between the reference rank and the client rank of `pair`.
 
-        Return the readings of this rank's clock. Return [] if this rank is not one of the two ranks. Only the reference
-        rank decides when the burst ends. The reference rank therefore marks its last message.
+        Return the readings of this rank's clock. Return [] if this rank is not in `pair`. Only the reference rank
+        decides when the burst ends. The reference rank therefore marks its last message.
         """
         if pair is None:
             return []

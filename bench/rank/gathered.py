@@ -42,7 +42,7 @@ class GatheredSamples:
 
 
 class Gathered:
-    """Collects the samples of all groups of a row, one chunk after the other."""
+    """Collects the samples of all groups of a row in chunks, while the row is measured."""
 
     def __init__(self, groups: Round, room: int) -> None:
         """Begin without samples. `room`: the largest number of values (samples x ranks) to keep."""

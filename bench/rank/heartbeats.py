@@ -152,7 +152,7 @@ def discard_in_time(discard: Callable[[], None]) -> None:
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
     """If the process paused for longer than the timeout, return the message with which this rank ends.
 
-    Return None after a shorter pause. A shorter pause does not count as time without a heartbeat.
+    Return None if the pause was shorter than the timeout. A shorter pause does not count as time without a heartbeat.
     """
     if pause is None:
         return None
@@ -231,7 +231,7 @@ def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
     """Wait until the controller stops renewing its lease. Return the seconds since the last renewal.
 
-    Return None if the work has ended before the loss, or if this host cannot see the lease file.
+    Return None if the work ended before the lease was lost, or if this host cannot see the lease file.
 
     `has_ended`: a function that waits for the end of the work, at most for the given number of seconds. `has_ended`
     returns whether the work has ended.

@@ -161,7 +161,7 @@ class Measurer:
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
         """Return the records of a replay. One record describes whole steps.
 
-        Each type of exchange has another record.
+        In addition, each type of exchange has its own record.
         """
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
@@ -332,7 +332,7 @@ class Measurer:
         )
 
     def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
-        """Return each host's total CPU time while a row was timed, and the CPU time that linkbench's ranks used there.
+        """Return each host's total CPU time while a row was timed, and the part of it that linkbench's ranks used.
 
         `uses`: the CPU use of each rank.
         `of_hosts`: for each rank, the CPU use of its host, or None if the rank did not measure the host.

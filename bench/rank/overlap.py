@@ -53,7 +53,7 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a sample contains: its calls of the collective, its products, and the number of products that are counted.
+    """The number of collective calls, of products and of counted products in a sample.
 
     The counted products are the first products of the sample.
     """

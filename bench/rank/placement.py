@@ -27,10 +27,10 @@ def launchers() -> tuple[Launcher, ...]:
 
 
 def place(env: Mapping[str, str]) -> RankInfo:
-    """Return this process's rank, its local rank, and the numbers of all ranks and of local ranks.
+    """Return this process's rank and local rank, the number of ranks, and the number of local ranks.
 
-    The launcher's environment variables contain these numbers. If several launchers have set their variables, as with
-    torchrun inside srun, the inner launcher is used.
+    These values come from environment variables that the launcher sets. If several launchers have set their variables,
+    as with torchrun inside srun, the inner launcher is used.
     """
     for launcher in launchers():
         found = launcher.place(env)

@@ -275,7 +275,7 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Call each type of exchange once. Return this rank's wrong elements for each type of exchange.
+        """Call each type of exchange once. Return how many elements are wrong on this rank, for each type of exchange.
 
         `variation`: the number that determines the data of the buffers.
         """

@@ -114,8 +114,8 @@ class BufferSets:
         rank gets more than _MOST_SETS sets, even if a cold cache would require more sets.
 
         An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. Calls on a GPU
-        are short. If a batch had only a few calls, its time would mostly show the launch of the batch. A GPU therefore
-        gets more sets than a host.
+        are short. If a batch had only a few calls, its time would mostly show the launch of the batch. A row on a GPU
+        therefore gets more buffer sets than a row on a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -172,7 +172,7 @@ def unsupported_reason(
 ) -> Skip | None:
     """Return why this rank cannot measure a row, or None if the rank can measure the row.
 
-    If a library needs all ranks to answer this question, idle ranks must also call this function.
+    If a library needs all ranks to find the reason, idle ranks must also call this function.
 
     `member`: this rank's number in its group, or 0 for an idle rank.
     """

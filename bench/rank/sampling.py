@@ -124,12 +124,11 @@ class Sampler:
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
-        """Run the warm-up calls. Return four values.
+        """Run the warm-up calls.
 
-        - The name of the loop that timed the calls.
-        - The warm-up times of each group.
-        - The duration of a call in seconds.
-        - The duration of a call in seconds, including the synchronisation and all other overheads.
+        Return the name of the loop that timed the calls, each group's warm-up times, and two durations of a call in
+        seconds. The first duration is the time of the call alone. The second duration includes the synchronisation and
+        all other overheads.
         """
         asked = self._case.warmup
         # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.
@@ -246,8 +245,8 @@ class Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        Without `--iterations` and `--soak`, the first check is after 30 samples. Later, the number is a tenth of all
-        samples so far, but at least 10. If samples take long, the number is smaller.
+        Without `--iterations` and `--soak`, the first check is after 30 samples. Later checks follow after a tenth of
+        all samples so far, but after at least 10 samples. If each sample takes long, the next check comes earlier.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))

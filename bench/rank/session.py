@@ -258,13 +258,10 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     """Return the transport and why it was chosen.
 
-    The function uses the first rule that applies:
-
-    - Take the transport that the case names.
-    - If the pattern supports only one transport, take this transport.
-    - If every rank has its own GPU, take the first choice for GPUs.
-    - If mpirun or srun started the ranks, take the first choice over MPI.
-    - Otherwise, take the first choice without MPI.
+    The function uses the first rule that applies. If the case names a transport, the rank uses this transport. If the
+    pattern supports only one transport, the rank uses the pattern's transport. If every rank has its own GPU, the rank
+    uses the first choice for GPUs. If mpirun or srun started the ranks, the rank uses the first choice over MPI. If
+    none of these rules applies, the rank uses the first choice without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"

@@ -44,7 +44,7 @@ def _flops_per_sample(model: Transformer | Residual) -> float:
 def _sizes(model: Transformer) -> ModelSizes:
     """Return the sizes for the formula of `linkbench select`.
 
-    The parameters of the formula are the matrices of all layers, and the two vocabulary matrices.
+    The formula counts the elements of all layer matrices and of both vocabulary matrices as parameters.
     """
     return ModelSizes(
         parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),

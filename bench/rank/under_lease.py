@@ -63,7 +63,7 @@ def _become(program: list[str]) -> NoReturn:
 def _leave_helper(me: RankInfo) -> None:
     """Fork the helper. The program inherits one end of a pipe.
 
-    When the program ends, this end closes, and the helper notices it.
+    When the program ends, the kernel closes this end, and the helper learns that the program has ended.
     """
     ended, of_program = os.pipe()
     program = os.getpid()

@@ -37,9 +37,10 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Open the control plane. If there are several ranks, it uses the library that `open_carrier` returns.
+    """Open the control plane.
 
-    A single rank needs no library, because it has no peers.
+    If there are several ranks, the control plane uses the library that `open_carrier` returns. A single rank needs no
+    library, because it has no peers.
     """
     if place.num_ranks == 1:
         return Control(

@@ -110,7 +110,7 @@ def copy_kernel(cupy: Any) -> Any:
 def chase_kernel(cupy: Any) -> Any:
     """Return the kernel that copies with a single thread, in which each load waits for the previous load.
 
-    CuPy compiles the kernel when it compiles the copy kernel: at the first launch, or when `compile` is called.
+    CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called.
     """
     return cupy.RawKernel(CHASE, "bench_chase")
 
@@ -129,7 +129,7 @@ def chase_step(num_words: int) -> int:
 def gate_kernel(cupy: Any) -> Any:
     """Return the gate kernel.
 
-    CuPy compiles the kernel when it compiles the copy kernel: at the first launch, or when `compile` is called.
+    CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called.
     """
     return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
 

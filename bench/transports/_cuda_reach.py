@@ -206,7 +206,7 @@ class Reach:
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
         """Return why a kernel on this GPU cannot access a GPU that the steps' copies use.
 
-        Return None if it can access all of them.
+        Return None if the kernel can access all these GPUs.
         """
         if not isinstance(buffers, CudaBuffers):
             return None

@@ -1,10 +1,10 @@
 """Check whether this MPI library can use GPU memory.
 
 A separate process asks the library for CUDA support and tries to send and reduce GPU memory. A library without CUDA
-reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends only the separate
-process, so all ranks keep running. A rank calls `check`, which runs this file as the separate process. This process is
-an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
-result as a JSON line, so a crash does not lose earlier results.
+reads a GPU address as a host address, which usually causes a segmentation fault. The segmentation fault ends only the
+separate process, so all ranks keep running. A rank calls `check`, which runs this file as the separate process. This
+process is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process
+prints each result as a JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class Loop:
         """Load the loop. Raises OSError if the file is not a library for this machine's architecture.
 
         `mpi`: mpi4py's module.
-        `by_wtime`: whether MPI_Wtime times the calls, as in OSU's programs. If false, clock_gettime times the calls.
+        `by_wtime`: whether MPI_Wtime times the calls, as in OSU's programs. If `by_wtime` is false, clock_gettime times
+            the calls.
         """
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))

@@ -2,7 +2,7 @@
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
-call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot enable or disable these
+call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot enable or disable TUNING
 lines at run time. If `--require` needs TUNING lines with such a version, linkbench enables these lines for all calls
 and adds a note.
 """
@@ -148,8 +148,8 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 class Debug:
     """This process's NCCL output. The output is in a private file unless the user directs it elsewhere.
 
-    linkbench never changes an environment variable that the user has set. linkbench sets other variables only until
-    NCCL has read them.
+    Environment variables that the user has set never change. Other variables of NCCL are set only until NCCL has read
+    them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:

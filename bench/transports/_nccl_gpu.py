@@ -73,7 +73,7 @@ def is_hip(torch: Any) -> bool:
 def hides(environ: Mapping[str, str]) -> bool:
     """Check whether an environment variable selects this rank's GPUs.
 
-    If such a variable is set, other ranks may see other GPUs.
+    With such a variable, each rank may see different GPUs.
     """
     return any(name in environ for name in _VISIBLE)
 
@@ -118,7 +118,7 @@ def _driver_error(torch: Any) -> str:
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Return None if this succeeds, or the reason if it fails."""
+    """Make a GPU current and write to its memory. Return None if the GPU works, or the reason why it does not work."""
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)

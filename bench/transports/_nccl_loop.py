@@ -158,7 +158,7 @@ class NcclLoop:
 
         `comm`: the communicator of all ranks.
         `tiny`: a program with one small collective among all ranks.
-        `meeting`: memory that all `num_local` ranks share. It is None if the ranks are on several hosts.
+        `meeting`: memory that all `num_local` ranks share. `meeting` is None if the ranks are on several hosts.
         """
         self._device.comm, self._tiny, self._meeting, self._num_local = comm, tiny, meeting, num_local
 

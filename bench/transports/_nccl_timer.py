@@ -65,9 +65,9 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
-    A batch with at least as many calls as sets starts at set 0. If a batch has fewer calls than there are sets, it
-    starts at the set after the previous batch. If too few sets remain, it starts at set 0. This rule limits the number
-    of graphs to capture. Batches nevertheless use more than half of the sets.
+    A batch with at least as many calls as sets starts at set 0. A batch with fewer calls than sets starts at the set
+    after the previous batch. If too few sets remain after the previous batch, the batch starts at set 0. This rule
+    limits the number of graphs to capture. Batches nevertheless use more than half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 

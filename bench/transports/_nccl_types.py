@@ -49,7 +49,7 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
     """Return the reduction to use.
 
-    If the steps only move data, the result moves elements of an unsupported type as bytes.
+    If the steps only move data, elements of an unsupported type are moved as bytes.
     """
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction

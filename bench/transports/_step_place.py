@@ -18,7 +18,7 @@ _CALIBRATED_S = 0.02  # seconds of a kernel, which are long compared with its la
 
 
 class HostPlace:
-    """Host memory. A task of a known length is a sleep."""
+    """Host memory. On a host, a task of a known length is a sleep."""
 
     kind = "cpu"
 
@@ -89,7 +89,7 @@ class HostPlace:
 
 
 class GpuPlace:
-    """Memory of one GPU. A task of a known length is a kernel that spins on the GPU."""
+    """Memory of one GPU. On a GPU, a task of a known length is a kernel that spins."""
 
     kind = "cuda"
 

@@ -141,7 +141,8 @@ class SymmetricMemory:
         """Let the ranks of a process group map each other's buffers. Return one call for each buffer set.
 
         `num_steps`: how many allreduces one call makes.
-        `memory`: the send tensor and the receive tensor (uint8) of each set. Both are views of memory from `empty`.
+        `memory`: the send tensor and the receive tensor (uint8) of each set. Both tensors are views of memory that
+            `empty` returned.
         """
         operation, name = getattr(self._ops, self._operation), group.group_name
         kind = getattr(self._torch, dtype)

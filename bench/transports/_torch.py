@@ -75,7 +75,8 @@ def load_torch() -> Any:
 def is_lost_contact(error: BaseException) -> bool:
     """Check whether an error means that a connection broke, or that a peer did not respond in time.
 
-    Gloo and torch's store have no special exception for this. The function therefore searches the text of the error.
+    Gloo and torch's store raise no special exception in these two cases. The function therefore searches the text of
+    the error.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
@@ -189,7 +190,8 @@ def _meeting_file() -> Path:
     """Return the path of a file through which the ranks of this launch meet on this host.
 
     Other launches get other paths. Under Open MPI, an environment variable contains the name of the job. Under Hydra,
-    all ranks of a host are children of one proxy process. The id of this proxy process identifies the launch.
+    all ranks of a host are children of one proxy process. The id and the start time of the proxy process identify the
+    launch.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)

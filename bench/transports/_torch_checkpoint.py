@@ -132,7 +132,7 @@ class TorchCheckpointer:
         self._checksum = zlib.crc32(words.data)
 
     def _begin(self) -> _Transfer:
-        """Write the files. With an asynchronous method, only begin to write them."""
+        """Write the files. With an asynchronous method, only begin to write the files."""
         write = _Transfer()
         if self._plan.method == "file":
             write.run(self._write_file)

@@ -65,7 +65,7 @@ class StepTrainer:
     ) -> None:
         """Build both replicas of the model at `place`. By default, the replicas are in host memory.
 
-        `meet`: waits for all ranks. `meet`: waits for all ranks. By default, this is torch's barrier.
+        `meet`: waits for all ranks. `meet`: waits for all ranks. The default is torch's barrier.
         """
         self._torch, self._rank, self._plan = torch, rank, plan
         self._place = place or HostPlace(torch)
@@ -158,8 +158,8 @@ class StepTrainer:
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients.
 
-        This is the norm of their error, divided by the norm of the exact gradients. Return None if gradients are not
-        compressed.
+        The relative error is the norm of the gradients' error, divided by the norm of the exact gradients. Return None
+        if gradients are not compressed.
         """
         if self._plan.case.hook == "none":
             return None
@@ -205,7 +205,10 @@ class StepTrainer:
         return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s, self._place)
 
     def logged(self) -> dict[str, tuple[float, float]]:
-        """Return two mean times of the forward and backward segments in the first steps, by two clocks."""
+        """Return two mean times of the forward and backward segments in the first steps.
+
+        One time is by linkbench's clocks, and the other time is by the library's own logger.
+        """
         found = self._full.own_log()
         num = int(found.get("steps", 0))
         if self._plan.num_micro_batches > 1 or not 1 <= num <= len(self._first):

@@ -277,9 +277,10 @@ class CudaCopy(Transport):
     # -- memory
 
     def open_groups(self, groups: Round) -> None:
-        """Store this rank's group. A later allocation needs it, because buffers may be on the GPU of another member.
+        """Store this rank's group.
 
-        Each rank closes its mappings of other ranks' memory before any rank frees old memory.
+        A later allocation needs the group, because buffers may be on the GPU of another member. Each rank closes its
+        mappings of other ranks' memory before any rank frees old memory.
         """
         self._reach.close()
         self._control.barrier()

@@ -228,8 +228,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        There are three possible reasons. The order of the hook's exchanges would differ between ranks, the hook would
-        compress nothing, or layers cannot be compiled.
+        Possible reasons are that the order of the hook's exchanges would differ between ranks, that the hook would
+        compress nothing, or that layers cannot be compiled.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

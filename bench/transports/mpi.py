@@ -163,7 +163,7 @@ class Mpi(Transport):
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether the library reported an error that may mean a failed network.
 
-        MPI has no special error code for this.
+        MPI has no special error code for a failed network.
         """
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
@@ -267,7 +267,7 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        Ranks enter the loop tens of microseconds apart. For this reason, some untimed calls come first, as in OSU's
+        Ranks enter the loop tens of microseconds apart. Some untimed calls therefore come first, as in OSU's
         benchmarks. The number of untimed calls is a tenth of the number of timed calls.
         """
         num_lead = num_calls // _LEAD

@@ -185,8 +185,8 @@ def _prepared(
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
     """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error.
 
-    Each of them is None if it is missing. Only the first rank of a host checks the library. On the other ranks, the
-    result of the check is None.
+    A missing value is None. Only the first rank of a host checks the library. On the other ranks, the result of the
+    check is None.
     """
     try:
         gpu = RankGpu(load_cupy(), place, shared)

@@ -1,8 +1,8 @@
 """Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
 
-`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. The ratio of these times
-is the cost of the framework. All communication except the measured calls uses MPI or Gloo. If there is only one rank,
-neither MPI nor Gloo is needed. RCCL on AMD GPUs has the same functions as NCCL.
+`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. The ratio of the time of
+`nccl` to the time of `nccl_direct` is the cost of the framework. All communication except the measured calls uses MPI
+or Gloo. If there is only one rank, neither MPI nor Gloo is needed. RCCL on AMD GPUs has the same functions as NCCL.
 """
 
 from __future__ import annotations

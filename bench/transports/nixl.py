@@ -6,8 +6,8 @@ notifications of all its senders. Receivers do not reply. In pipelined rows, a s
 set that the receiver has not used yet.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
-linkbench calls NIXL through its Python interface, as inference servers do. The agents have no progress thread, because
-a call that waits also makes progress. A progress thread would need a separate CPU. GPU memory is not supported.
+This transport calls NIXL through its Python interface, as inference servers do. The agents have no progress thread,
+because a call that waits also makes progress. A progress thread would need a separate CPU. GPU memory is not supported.
 
 A notification without a transfer may stay in the library until its sender makes progress again. The control plane
 therefore carries all information that ranks need before a transfer. NIXL carries only transfers.

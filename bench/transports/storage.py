@@ -1,10 +1,11 @@
 """Read files or objects into host memory. The send buffer of a row is a data set on storage.
 
 `verify` fills the send buffer. Before the first pass, the transport writes the data of the send buffer to files. Two
-sources prove the cache state of every pass. mincore shows which file pages were in the page cache before the pass.
-/proc/self/io shows how many bytes the device delivered. After the pass, the transport compares the checksum of each
-record. Several ranks read at the same time, each from its own data set in the same folder. The ranks communicate over
-MPI or Gloo. Some ranks may act as aggressors: they disturb the readers with exchanges over MPI or Gloo.
+sources prove the cache state of every pass. The system call mincore shows which file pages were in the page cache
+before the pass. The file /proc/self/io shows how many bytes the device delivered. After the pass, the transport
+compares the checksum of each record. Several ranks read at the same time, each from its own data set in the same
+folder. The ranks communicate over MPI or Gloo. Some ranks may act as aggressors: they disturb the readers with
+exchanges over MPI or Gloo.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class Storage(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time passes. All ranks begin a pass together.
 
-        After each pass, the kernel's counters prove whether the files were cold or warm.
+        For each pass, the kernel's counters prove whether the files were cold or warm.
         """
         if compiled is None:
             for _ in range(num_calls):

@@ -39,7 +39,7 @@ class RawFiles(DatasetFormat):
             self.file_of(layout, index).write_bytes(record.data)
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader for this layout. The reader opens files only when it reads."""
+        """Return a reader for this layout without opening any file."""
         return _RawReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:

@@ -35,7 +35,7 @@ class TarShards(DatasetFormat):
                     archive.addfile(member, io.BytesIO(records[index].data))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader for this layout. The reader opens files only when it reads."""
+        """Return a reader for this layout without opening any file."""
         return _TarReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:

@@ -43,7 +43,7 @@ class TfRecords(DatasetFormat):
                     file.write(struct.pack("<I", checksum))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader for this layout. The reader opens files only when it reads."""
+        """Return a reader for this layout without opening any file."""
         return _TfReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:

@@ -17,7 +17,7 @@ class WebDataset(TarShards):
     requires: ClassVar = {"webdataset": "webdataset"}
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader for this layout. The reader opens files only when it reads."""
+        """Return a reader for this layout without opening any file."""
         return _WebReader(layout)
 
 

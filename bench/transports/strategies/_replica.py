@@ -154,9 +154,9 @@ class HeldGradient:
     def rounding(self, num_micro_batches: int, epsilon: float) -> float:
         """Return the largest relative error that rounding can cause in a correct exchange.
 
-        A division by a power of two causes no rounding. For other divisors, `num_rounded` shares are rounded before
-        they are added. All shares are positive, so the relative error is at most the number of roundings times
-        `epsilon`.
+        A division by a power of two causes no rounding. If the divisor is not a power of two, `num_rounded` shares are
+        rounded before they are added. All shares are positive, so the relative error is at most the number of roundings
+        times `epsilon`.
 
         `epsilon`: the distance from 1 to the next larger number of the gradient's type.
         """

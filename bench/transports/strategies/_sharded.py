@@ -43,7 +43,7 @@ def held_shards(
 ) -> Iterator[HeldGradient]:
     """Yield one shard of all gradients: shard number `place` of `num` shards.
 
-    FSDP has averaged the gradients over the ranks in `replicas`. torch divides a gradient into shards along the first
+    FSDP has averaged the gradients over the ranks in `replicas`. Each gradient is divided into shards along its first
     dimension.
 
     `whole_weights`: (block number, weight number) of each weight that is not divided among the ranks of a mesh row. The

@@ -56,7 +56,7 @@ class Gossip(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield this rank's gradients, or the averaged weights after a probe.
 
-        In both cases, also yield the weights that this rank sent and received.
+        Also yield the weights that this rank sent and received.
         """
         rank = self.build.rank
         if self.is_probed:
