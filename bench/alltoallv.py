@@ -6,8 +6,8 @@ rank then sends and receives the same total number of bytes, in n blocks of diff
 bytes that any rank sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A block with
 a weight above zero has at least 16 bytes. The benchmark uses the largest blocks that fit the requested size.
 
-The bus factor is (n-1)/n by nccl-tests' convention. This factor is exact only if all blocks are equal. The bound counts
-only the bytes that cross the boundary of a rank or node.
+The bus factor is (n-1)/n by nccl-tests' convention. The bus factor of alltoallv is exact only if all blocks are equal.
+The bound counts only the bytes that cross the boundary of a rank or node.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -49,7 +49,7 @@ class AllToAllV(Pattern):
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return two numbers of bytes: the sum of this member's row (sent) and the sum of its column (received)."""
+        """Return how many bytes this member sends (the sum of its row) and receives (the sum of its column)."""
         sent, received = self._split(shape, member)
         return sum(sent), sum(received)
 

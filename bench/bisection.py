@@ -2,7 +2,7 @@
 
 S is one message. During the measured time, each port sends S and receives S. The bus factor is therefore 1. If ranks
 are numbered node by node, every message crosses the middle of the machine. The n/2 messages of one direction then carry
-n/2 S across the middle. Their rate is the network's bisection bandwidth.
+n/2 S across the middle. The rate of these n/2 messages is the network's bisection bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined

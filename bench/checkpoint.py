@@ -2,7 +2,7 @@
 
 The checkpoint may delay the steps. S is the size of one rank's shard. The time t ends when the slowest rank's shard is
 on its device (fsync). Each step sleeps for `--step-time` and exchanges `--exchange` bytes. The benchmark reads each
-shard back from the device and compares its checksum.
+shard back from the device and compares the checksum of the shard.
 
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --folder /data
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --method dcp_async
@@ -45,7 +45,7 @@ class Checkpoint(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1: each rank writes its shard once."""
+        """Return 1, because each rank writes its shard once."""
         return 1.0
 
 

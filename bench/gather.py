@@ -1,8 +1,8 @@
 """At the end, the root has the blocks of all ranks, in rank order.
 
-S is the root's whole output: n blocks of S/n. All blocks except the root's own block enter through the root's port.
-This port therefore carries (n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If N
-nodes have equally many ranks, the root's node receives (N-1)/N S, the blocks of the other N - 1 nodes.
+S is the root's whole output: n blocks of S/n. All blocks except the root's own block enter through the root's port. The
+root's port therefore carries (n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If
+N nodes have equally many ranks, the root's node receives (N-1)/N S, the blocks of the other N - 1 nodes.
 
     mpirun -n 16 python -m bench.gather -b 1K -e 64M
     mpirun -n 16 python -m bench.gather --sizes 16M --root 5

@@ -2,9 +2,9 @@
 
 S is the size of one matrix. The two factors and their product are square matrices with `order` rows. The order is the
 largest multiple of 64 for which order x order elements fit into the requested size. One product takes 2 x order^3
-operations and 3 S of memory traffic. From a few MiB on, only the arithmetic limits its rate. No data cross a link, so
-there is no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. Each rank has its own
-row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a time.
+operations and 3 S of memory traffic. From a few MiB on, only the arithmetic limits the rate of a product. No data cross
+a link, so there is no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. Each rank has
+its own row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a time.
 
 The option `-d` sets the data type. By default, float32 matrices are multiplied in float32. With `--tf32 1`, tensor
 cores multiply float32 matrices. The factors have pseudorandom integer elements, chosen so that the product is exact in

@@ -3,8 +3,8 @@
 S is the sum of the pages. The number of pages is W = `--window` (default 64), and each page has S/W bytes, a multiple
 of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted together, and t
 ends when the last page has arrived. Pages are sent in an order that differs from their order in either memory.
-Inference servers have this order, because they allocate pages as they become free. To find the cost of paging, divide t
-by the time of one message of size S (`pingpong --mode pipelined`).
+Inference servers use pages in such an order, because they allocate pages as pages become free. To find the cost of
+paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
 
 A page crosses each of the two ports once, so the bus factor is 1.
 

@@ -8,7 +8,8 @@ half the bytes of the combine. With all other types, dispatch and combine have e
 experts do not move. The experts take no time.
 
 S is the largest buffer of any rank. A send buffer contains all tokens and results that its rank sends. A receive buffer
-contains all tokens and results that its rank receives. These bytes cross the rank's port once, so the bus factor is 1.
+contains all tokens and results that its rank receives. Each byte of a buffer crosses the rank's port once, so the bus
+factor is 1.
 
     torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
     mpirun -n 4 python -m bench.moe --sizes 64K,1M
@@ -70,7 +71,7 @@ def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
     """Return the number of units in the blocks of rank 0, which is at least 1.
 
-    With this number of units, S is as large as possible without exceeding `most_bytes`.
+    This number of units makes S as large as possible without exceeding `most_bytes`.
     """
     scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
     largest = partial(_largest_bytes, num_ranks, skew, element_bytes)

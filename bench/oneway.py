@@ -30,7 +30,7 @@ class OneWayPattern(MessagePattern):
     one_way = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive. Each message is received into its own part of the buffer."""
+        """Return the bytes to send and to receive. The receive buffer has a separate part for each message."""
         if member == 0:
             return shape.payload_bytes, 0
         return 0, shape.payload_bytes * self.operations(shape) if member == 1 else 0

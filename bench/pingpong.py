@@ -6,8 +6,8 @@ divided by W. W is `--window`. If W messages would exceed 64 MiB, W is the large
 `--direction two-way`, both members send at the same time.
 
 A message crosses each of the two ports once, so the bus factor is 1. The bandwidth is per direction, even with
-`--direction two-way`. If nodes have several ranks, members 0 and 1 are on the same node. In this case, `--topology
-rail` measures ranks of different nodes, and `--topology pairs` measures all pairs.
+`--direction two-way`. If nodes have several ranks, members 0 and 1 are on the same node. If several ranks share a node,
+`--topology rail` measures ranks of different nodes, and `--topology pairs` measures all pairs.
 
     mpirun -n 2 python -m bench.pingpong -b 8 -e 4M
     mpirun -n 2 python -m bench.pingpong --sizes 1M --mode pipelined --direction two-way

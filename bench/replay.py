@@ -6,7 +6,7 @@ results also contain the recorded times. Between exchanges, a rank sleeps, spins
 that the job computed.
 
 If there are fewer ranks than the job had, each group keeps only the members that are replayed. The plan determines the
-rows. Code that needs a size before it has read the plan assumes an allreduce.
+rows. Before a plan file is read, code that needs a size assumes an allreduce.
 
     torchrun --nproc-per-node 2 -m bench.replay --plan plan.json
     mpirun -n 4 python -m bench.replay --plan plan.json --compute spin

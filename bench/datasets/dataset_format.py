@@ -28,7 +28,7 @@ Place = Callable[[int], Bytes]  # returns the memory for a record, by the record
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The size, number and location of a data set's records, and how its files are opened.
+    """Describes a data set: the size, the number and the location of the records, and how to open the files.
 
     All records have the same size.
 
@@ -139,7 +139,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 
 
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Read bytes of a file into `target` until it is full, from byte `offset` on.
+    """Read bytes of a file into `target`, from byte `offset` on, until `target` is full.
 
     `block_bytes`: the size of one read. If `block_bytes` is 0, a single read requests all remaining bytes.
 
@@ -170,8 +170,8 @@ def aligned_array(num_bytes: int) -> Bytes:
     """Return memory that begins at a page boundary.
 
     All pages have been written, so their first use causes no page fault. Large arrays of numpy begin 16 bytes after the
-    start of a page. If memory does not begin at a cache line, the kernel copies to it at half the rate (AMD EPYC, Linux
-    6.18).
+    start of a page. If memory does not begin at a cache line, the kernel copies data to this memory at half the rate
+    (AMD EPYC, Linux 6.18).
     """
     room = np.empty(num_bytes + ALIGNED_BYTES, np.uint8)  # numpy asks for huge pages
     first = -room.ctypes.data % ALIGNED_BYTES

@@ -1,9 +1,9 @@
 """Read files into the memory of a GPU with KvikIO, and find out whether the bytes passed through host memory.
 
 With GPUDirect Storage, a disk or NIC writes into the GPU's memory. Without GPUDirect Storage, KvikIO silently uses its
-"compatibility mode": it reads into host memory and copies from there to the GPU. NVIDIA's library cuFile, which KvikIO
-calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show that the bytes did
-not pass through host memory.
+"compatibility mode": it reads into host memory, and then copies from host memory to the GPU. NVIDIA's library cuFile,
+which KvikIO calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show that
+the bytes did not pass through host memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def opened_file(path: Path | str) -> Any:
 
 
 def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Read bytes of a file into `target` (a GpuMemory) until it is full, from byte `offset` on.
+    """Read bytes of a file into `target` (a GpuMemory), from byte `offset` on, until `target` is full.
 
     `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
 
@@ -90,7 +90,7 @@ def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_by
 def driver_bytes(stats: Path | None = None) -> int | None:
     """Return how many bytes the driver has moved from storage to GPUs, in whole MiB.
 
-    The result is None if the driver does not count these bytes.
+    The result is None if the driver does not count bytes that move from storage to GPUs.
     """
     try:
         found = _READS.search((stats or STATS).read_text(encoding="ascii", errors="replace"))

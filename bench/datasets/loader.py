@@ -61,7 +61,10 @@ class LoaderWorker(Protocol):
     ended: bool
 
     def take(self) -> Made | None:
-        """Wait for the next batch. Returns None after the last batch. If a read failed, raises its error."""
+        """Wait for the next batch. Returns None after the last batch.
+
+        If a read failed, this call raises the error of the read.
+        """
 
 
 Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
@@ -131,7 +134,7 @@ class _Thread:
         self.ended = False
 
     def run(self) -> None:
-        """Make batches and put them into the queue.
+        """Make batches, and put each batch into the queue.
 
         At the end, put None into the queue, or the error if a read failed.
         """

@@ -29,7 +29,7 @@ def is_installed() -> bool:
 
 
 class ObjectStore:
-    """One bucket. If an ObjectStore is sent to another process, it makes a new client there.
+    """One bucket. If an ObjectStore is sent to another process, the ObjectStore makes a new client in that process.
 
     `received_bytes`: the bytes of all objects that this process has read.
 
@@ -55,7 +55,7 @@ class ObjectStore:
             self._client().put_object(Bucket=self.bucket, Key=str(path), Body=data)
 
     def read(self, path: Path, target: Any, offset: int = 0, block_bytes: int = 0) -> None:
-        """Read bytes of an object into `target` until it is full, from byte `offset` on.
+        """Read bytes of an object into `target`, from byte `offset` on, until `target` is full.
 
         `block_bytes`: the size of one request. If `block_bytes` is 0, one request gets all bytes.
 
@@ -81,7 +81,7 @@ class ObjectStore:
         return io.BufferedReader(_Body(self, body), 1 << 20)
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yield each object whose key begins with `prefix`, and its size."""
+        """Yield the key and the size of each object whose key begins with `prefix`."""
         with _failures():
             for page in self._client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
                 yield from ((found["Key"], found["Size"]) for found in page.get("Contents", ()))

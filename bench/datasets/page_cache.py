@@ -33,7 +33,7 @@ _IPOIB = "32"  # ARPHRD_INFINIBAND (Linux, include/uapi/linux/if_arp.h)
 def evict(files: Iterable[Path]) -> None:
     """Ask the kernel to drop the pages of files.
 
-    The kernel can drop a page only if its data are already on the device (`fsync`).
+    The kernel can drop a page only if the data of the page are already on the device (`fsync`).
     """
     for path in files:
         with opened_file(path) as number:
@@ -119,7 +119,8 @@ def network_bytes() -> int:
 def loopback_bytes() -> int:
     """Return how many bytes this host has sent to itself.
 
-    If the file system's server runs on this host, these bytes include the data that its clients on this host read.
+    If the file system's server runs on this host, the result includes the data that clients on this host read from the
+    server.
     """
     return _interface_bytes().get("lo", 0)
 

@@ -24,15 +24,15 @@ class RecordPass:
     With `shuffled`, the pass reads shards in random order. The next record is drawn at random from a buffer of records,
     as in loaders of sharded formats. If the target is a GPU, records are not buffered, but read directly into `target`.
 
-    With `random`, the pass reads single records in random order. This order requires a format that can read any record
-    directly.
+    With `random`, the pass reads single records in random order. The order `random` requires a format that can read any
+    record directly.
 
     `num_workers`: the number of threads, which divide the shards (or records) among them. If `num_workers` is 0, the
         calling thread reads.
     `ahead`: the number of records that the pass requests from the kernel in advance. With `sequential` and `shuffled`,
         this number is rounded to whole shards.
 
-    The pass opens the files, so it includes reading their headers and indexes.
+    Each pass opens the files, so the time of a pass includes reading the files' headers and indexes.
     """
 
     def __init__(

@@ -103,7 +103,10 @@ class Place(ABC):
         return False
 
     def make_warm(self) -> None:
-        """Read all published files whole, so that this host's page cache has them. A bucket has no such cache."""
+        """Read all published files completely, so that they are in this host's page cache.
+
+        A bucket has no such cache.
+        """
         raise NotImplementedError
 
     def num_missing(self) -> int:
@@ -257,7 +260,7 @@ class BucketPlace(Place):
         return target
 
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Check the temporary folder, because a bucket does not report its free space."""
+        """Check the free space of the temporary folder, because a bucket does not report its free space."""
         return max(0, num_bytes - shutil.disk_usage(self._local).free)
 
     def make_cold(self) -> int:
@@ -313,7 +316,7 @@ def place_at(where: str, timeout_s: float) -> Place:
 
 
 def _started(process: int) -> int:
-    """Return when a process began, in clock ticks since boot, or -1 if it is not running."""
+    """Return when a process began, in clock ticks since boot. Return -1 if the process is not running."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     except OSError:

@@ -1,7 +1,8 @@
-"""Prepare a record after reading: decode, augment or tokenise it, in the loader or before writing.
+"""Prepare a record as a data loader does: decode, augment or tokenise the record.
 
-A record of n bytes is the unit that arrives and is verified. `stored` returns the bytes of a record on storage.
-`prepare` does the loader's work. `restore` turns the result back into the record, so that a wrong result is detected.
+The loader can do this after reading, or the records are prepared before they are written. A record of n bytes is the
+unit that arrives and is verified. `stored` returns the bytes of a record on storage. `prepare` does the loader's work.
+`restore` turns the result back into the record, so that a wrong result is detected.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Augment(Preparation):
         self.result_bytes = 4 * record_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the mirrored image with its margin."""
+        """Return the mirrored image, surrounded by its margin."""
         image = np.zeros(self._image, np.uint8)
         self._inside(image)[:] = record.reshape(self._crop)[:, ::-1]
         return image.reshape(-1)
@@ -204,7 +205,7 @@ class BeforeWriting(Preparation):
 
 
 def preparation(name: str, offline: bool, record_bytes: int) -> Preparation:
-    """Return the preparation of this name for records of one size."""
+    """Return the preparation with this name, for records of one size."""
     kinds: dict[str, type[Preparation]] = {
         "none": AsStored,
         "decode": Decode,
@@ -217,7 +218,10 @@ def preparation(name: str, offline: bool, record_bytes: int) -> Preparation:
 
 @cache
 def _vocabulary() -> dict[bytes, int]:
-    """Map each word of four letters to its number. The words are in the order of their numbers."""
+    """Return a mapping from each word of four letters to its number.
+
+    The order of the words is the order of their numbers.
+    """
     words = {}
     for number in range(_NUM_WORDS):
         letters, rest = "", number

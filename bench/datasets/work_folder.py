@@ -1,9 +1,10 @@
-"""Manage the folder of one run's data sets. The run locks its folder during use, and removes it at the end.
+"""Manage the folder of one run's data sets.
 
-If a run was killed, a later run finds the folder and removes it.
+A run locks its folder while it uses the folder, and removes the folder at the end. If a run was killed, a later run
+finds and removes the folder.
 
-On a file system that several hosts share, a lock may have an effect only on the host that set it. On such a file
-system, each host therefore removes only its own folders.
+On a file system that several hosts share, a lock may have an effect only on the host that set it. On a file system that
+several hosts share, each host therefore removes only the folders that it made itself.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class WorkFolder:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return all files of a folder and of the folders in it, sorted."""
+    """Return all files of a folder and of its subfolders, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -138,7 +138,7 @@ class WorkerProcesses:
 
 
 class _Process:
-    """One worker process, as seen by its parent."""
+    """The parent's view of one worker process."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe

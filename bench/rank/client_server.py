@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
 def _connected(
     me: RankInfo, channel: Channel, words: Sequence[str], needs_adapter: bool
 ) -> Iterator[tuple[socket.socket, str, Adapter | None]]:
-    """Yield a connection between the ranks, the server's address as the client reached it, and this rank's adapter.
+    """Yield a connection between the ranks, the server's address that the client reached, and this rank's adapter.
 
     Raises RefusedError on both ranks if a host lacks an adapter, or if the client cannot reach the server.
     """
@@ -144,13 +144,13 @@ def _adapter(words: Sequence[str], host: str, told: Sequence[Mapping[str, Any]])
 
 
 def _device(words: Sequence[str], adapter: Adapter) -> list[str]:
-    """Return the options for the adapter and its port."""
+    """Return the program's options that select the adapter and the adapter's port."""
     name, _, port = adapter.name.partition(":")
     return ([] if "-d" in words else ["-d", name]) + (["-i", port] if port else [])
 
 
 def _version(program: str) -> str:
-    """Return the version that the program prints, or "" if it prints no version."""
+    """Return the version that the program prints. Return "" if the program prints no version."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_END_S, check=False)
         found = _VERSION.search(done.stdout + done.stderr)

@@ -1,7 +1,8 @@
 """Compare the clocks of a run's hosts by small messages. The comparisons are made between rows, when nothing is timed.
 
 Ranks that read the same CLOCK_MONOTONIC need no comparison. For each further clock, the first rank that reads the clock
-takes part in the comparison. These ranks and rank 0 form a tree of pairs (bench/results/clocks.py).
+takes part in the comparison. The ranks that read different clocks form a tree of pairs, whose root is rank 0
+(bench/results/clocks.py).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Clocks:
 
         `at_s`: the time of the latest comparison, on the reference clock.
         `offset_s`, `bound_s`: the clock's offset at that time, and the largest error of the offset.
-        `drift`, `drift_bound`: the drift and its largest error, in seconds per second.
+        `drift`, `drift_bound`: the drift of the clock, and the largest error of this drift, in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -127,7 +128,7 @@ class Clocks:
         """Exchange a burst of messages between the reference rank and the client rank of `pair`.
 
         Return the readings of this rank's clock. Return [] if this rank is not in `pair`. Only the reference rank
-        decides when the burst ends. The reference rank therefore marks its last message.
+        decides when the burst ends. The reference rank therefore marks the last message of the burst.
         """
         if pair is None:
             return []

@@ -1,9 +1,9 @@
 """Measure rows under contention. Blocks of samples with and without aggressors alternate within one launch.
 
 In a disturbed block, barriers guarantee that victims and aggressors run at the same time. At the start of the block,
-each aggressor makes one call and enters the first barrier. The aggressor then continues with its calls. The victims
-start when all ranks have entered the first barrier. When all victims have entered the second barrier, the first
-aggressor tells the other aggressors to stop. In an undisturbed block, the aggressors sleep.
+each aggressor makes one call and enters the first barrier. After the first barrier, the aggressor continues with its
+calls. The victims start when all ranks have entered the first barrier. When all victims have entered the second
+barrier, the first aggressor tells the other aggressors to stop. In an undisturbed block, the aggressors sleep.
 """
 
 from __future__ import annotations

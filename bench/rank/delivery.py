@@ -1,4 +1,4 @@
-"""Write the output of rank 0: each row as soon as it is measured, and complete documents at the end.
+"""Write the output of rank 0: each row as soon as the row is measured, and complete documents at the end.
 
 Results go to stdout, all other text to stderr.
 """
@@ -39,7 +39,7 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     after: HostsAfterRows | None = None,
 ) -> int:
-    """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
+    """On rank 0, write and print each row as soon as the row is measured. Return the exit code.
 
     After the last row, add to the header the state of the hosts from `after`, and the result of `clocks_at_end`.
     """
@@ -181,9 +181,9 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until all rows of its size are measured. Then print these rows.
+        """Keep the row until all rows of the same size are measured. Then print these rows.
 
-        If a size has too many rows, print them in several parts.
+        If there are too many rows of one size, print them in several parts.
         """
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()

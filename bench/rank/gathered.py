@@ -1,8 +1,8 @@
 """Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
 
-The slowest rank's time of each sample is always kept. All ranks' times are kept while their number is within the row's
-limit. Above the limit, only two values of each rank are kept: the sum of its times, and how often it was the slowest
-rank.
+The slowest rank's time of each sample is always kept. As long as the number of times is within the row's limit, the
+times of all ranks are kept. Above the limit, only two values of each rank are kept: the sum of its times, and how often
+it was the slowest rank.
 """
 
 from __future__ import annotations

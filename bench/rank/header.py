@@ -1,4 +1,4 @@
-"""Collect facts about the machine for a results file: its header, and the state of the GPUs after the last row."""
+"""Collect facts for a results file: its header, and the state of hosts and GPUs after the last row."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
 
 
 def ignored_options(case: Case, pattern: Pattern) -> list[CodedRemark]:
-    """Return a remark if the case sets options that its pattern or its transport ignores."""
+    """Return a remark if the case sets options that the pattern or the transport ignores."""
     flags = ineffective_flags(case, pattern, case.transport)
     facts = {"pattern": pattern.name, "transport": case.transport, "options": flags}
     return [CodedRemark.of(RankRemark.OPTIONS_IGNORED, **facts)] if flags else []

@@ -1,4 +1,4 @@
-"""Write a rank's heartbeats, which show its activity, how it ended, and its stacks.
+"""Write a rank's heartbeats. They show what the rank is doing, how the rank ended, and its stacks.
 
 A watchdog thread ends the rank if the rank makes no progress. On the first rank of each host, another thread ends the
 rank when the controller has ended.
@@ -91,7 +91,7 @@ def _watch(
     is_terminated: Callable[[], bool],
     discard: Callable[[], None],
 ) -> None:
-    """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
+    """End this rank on SIGTERM, after a long pause, or if the rank makes no progress."""
     pauses = beat.pauses = PauseDetector()  # the pauses of this thread
     while not done.is_set():
         received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
@@ -139,7 +139,7 @@ def _noticed_elsewhere() -> Callable[[], bool]:
 
 
 def discard_in_time(discard: Callable[[], None]) -> None:
-    """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
+    """Call `discard`. Do not wait longer than a time limit for `discard`, because the file system may hang."""
     removing = threading.Thread(target=discard, name="discard", daemon=True)
     try:
         removing.start()
@@ -180,7 +180,7 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
     """Write the newest heartbeat if it was held back because the previous heartbeat was written too recently.
 
-    This function has its own thread, because a hanging file system must not stop the watchdog.
+    This function runs in its own thread, because a hanging file system must not stop the watchdog.
     """
     while not done.wait(_PENDING_S / 2):
         beat.write_pending()
@@ -198,8 +198,8 @@ def _watch_lease(
     """End this rank when the controller has ended or is cut off.
 
     `look`: a function that records changes of this host's network. Only the first rank of each host watches the lease.
-    If this rank ends, its launcher ends the other ranks. The function has its own thread, because a hanging file system
-    must not stop the watchdog.
+    If this rank ends, its launcher ends the other ranks. This function runs in its own thread, because a hanging file
+    system must not stop the watchdog.
     """
 
     def has_ended(wait_s: float) -> bool:
@@ -268,7 +268,7 @@ def end_of(error: BaseException) -> End:
 
 
 class HeartbeatWriter:
-    """Records this rank's activity, and writes it to the heartbeat file at most a few times per second.
+    """Records this rank's activity, and writes the activity to the heartbeat file at most a few times per second.
 
     If a heartbeat comes too soon after the previous heartbeat, the thread `heartbeats` writes the heartbeat later. A
     newer heartbeat replaces a heartbeat that is not yet written.
@@ -326,7 +326,7 @@ class HeartbeatWriter:
             self._work_s, self.when, self._pending = used_s, time.monotonic(), True
 
     def write_pending(self) -> None:
-        """Write the newest heartbeat if it is not yet written.
+        """Write the newest heartbeat if it is still waiting to be written.
 
         Do nothing if a heartbeat was written in the last second.
         """

@@ -3,9 +3,9 @@
 The first rank of each host takes the lease.
 
 The lease is an abstract Unix socket with a fixed name. Only one socket with a given abstract name can exist in a
-network namespace. All users of a host therefore compete for the same socket. The socket ends with its process. An
-abstract socket has no file that a user could create, protect or leave behind. A second socket tells other users who
-holds the lease. Every user can read the name of this socket in /proc/net/unix.
+network namespace. All users of a host therefore compete for the same socket. The kernel removes the socket when its
+process ends. An abstract socket has no file that a user could create, protect or leave behind. A second socket tells
+other users who holds the lease. Every user can read the name of this socket in /proc/net/unix.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 
 @contextlib.contextmanager
 def held(me: RankInfo, share: bool) -> Iterator[None]:
-    """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
+    """On the first rank of each host, hold the lease of this host.
+
+    Raises RefusedError if another benchmark measures here.
 
     `share`: whether to measure even if another benchmark holds the lease. With `share`, the rank takes the lease if the
     lease is free, and measures without the lease otherwise.

@@ -1,4 +1,4 @@
-"""Run a rank of `python -m bench.<pattern>`: find its number, open the transport, measure, report.
+"""Run one rank of `python -m bench.<pattern>`: find the rank's number, open the transport, measure, and report.
 
 rank/delivery.py prints and stores the results on rank 0.
 """
@@ -150,9 +150,9 @@ def _failed(error: BaseException, process: _Process) -> int:
     If all ranks find the same error, rank 0 reports the error. If all ranks of one host find the error, the host's
     first rank reports the error. If only one rank finds the error (`of_one_rank`), this rank reports the error.
 
-    If only one rank ended, the other ranks would wait for it forever. The rank therefore aborts the whole job. A rank
-    may be refused before it has met the other ranks. After such a refusal, the other ranks time out, or their launcher
-    ends the job.
+    If a rank ended alone, the other ranks would wait for it forever. The rank therefore aborts the whole job. A rank
+    may be refused before it has met the other ranks. If one rank is refused in this way, the other ranks time out, or
+    their launcher ends the job.
     """
     if process.discarded:  # the watchdog has reported why this rank ends, and ends it
         time.sleep(heartbeats.DISCARD_S)

@@ -1,8 +1,8 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
-A row has one size and one mode, and it belongs to one round of groups. Some decisions must be equal on all ranks:
-whether to skip a row, the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the
-timed region.
+A row has one size and one mode, and belongs to one round of groups. Some decisions must be equal on all ranks: whether
+to skip a row, the number of samples, when to stop. Rank 0 makes all decisions that must be equal on all ranks. It
+broadcasts these decisions outside the timed region.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepMarker(Protocol):
     """Marks steps in the trace of a profiled launch (rank/profile.py)."""
 
     def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that makes the call and marks it as a step in the trace."""
+        """Return a function that makes a call, and marks the call as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
         """Treat each call of a program as a step."""
@@ -364,7 +364,7 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """Return this rank's buffers. If some rank cannot allocate its buffers, every rank returns the reason."""
+        """Return this rank's buffers. If some rank cannot allocate buffers, every rank returns the reason."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -465,7 +465,7 @@ class _Meters:
 
 @dataclass(slots=True)
 class _Prepared:
-    """The part of a row that this rank executes, with all its preparations done."""
+    """The calls that this rank makes for one row, after all preparations."""
 
     compiled: Compiled
     buffers: Buffers

@@ -64,12 +64,12 @@ def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
-    """Bind this process to a part of its cores. Return a description of the binding.
+    """Bind this process to a part of the cores on which it may run. Return a description of the binding.
 
-    The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
-    therefore stay on their sockets. If the mask contains cores near this rank's GPU, these cores are divided among all
-    ranks whose GPUs are near them. Otherwise, all cores of the mask are divided, in order, among all ranks of the host.
-    If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
+    The function divides cores of this process's CPU mask among ranks. If a launcher bound ranks to different sockets,
+    each rank therefore stays on its socket. If the mask contains cores near this rank's GPU, these cores are divided
+    among all ranks whose GPUs are near them. If the mask contains no such cores, all ranks of the host divide all cores
+    of the mask in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because

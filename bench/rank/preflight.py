@@ -1,8 +1,8 @@
 """Check before the first row that all requested ranks take part, and that all ranks will measure the same case.
 
-The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know their world,
-their environment variables, and the versions of loaded libraries. Only the ranks can test whether bytes pass between
-all ranks.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know the number
+of ranks that found each other, their environment variables, and the versions of loaded libraries. Only the ranks can
+test whether bytes pass between all ranks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks.
 
-    A launcher may start each rank as a separate world. Without this check, all these worlds would succeed.
+    A launcher may start each rank as a separate world. Without this check, every separate world of one rank would
+    succeed.
 
     Raises RefusedError on every rank if the number differs.
     """
@@ -108,7 +109,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """Return a text that names the ranks that did not arrive, and their expected hosts."""
+    """Return a text that names the ranks that did not arrive, and the hosts where they were expected."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
@@ -247,7 +248,7 @@ def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _listed(by_host: Mapping[str, Set[str]]) -> str:
-    """Return values and their hosts as text, such as `Ring on h0, not set on h1, h2`."""
+    """Return a text with each value and its hosts, such as `Ring on h0, not set on h1, h2`."""
     hosts_of: dict[str, list[str]] = {}
     for host, values in by_host.items():
         hosts_of.setdefault(" or ".join(sorted(values)) or _NOT_THERE, []).append(host)
@@ -263,7 +264,7 @@ def _host_of(node: int, world: Expected | None) -> str | None:
 
 
 def _ranks(ranks: Sequence[int], node: int, world: Expected | None) -> str:
-    """Return ranks and their host as text, such as `ranks 2, 3 on h1`.
+    """Return a text with some ranks and their host, such as `ranks 2, 3 on h1`.
 
     If the host's name is unknown, the text has the node's number.
     """

@@ -54,7 +54,7 @@ class Recorder:
         return self._beat.working()
 
     def step(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return a function that makes the call and marks it as a step in the trace."""
+        """Return a function that makes a call, and marks the call as a step in the trace."""
         ranges, numbers = self._ranges, self._numbers
 
         def marked(*given: Any) -> T:

@@ -1,4 +1,4 @@
-"""Build the records of rows on rank 0: measured rows, rows that failed their first check, and skipped rows."""
+"""On rank 0, build the records of rows: measured rows, rows whose first check failed, and skipped rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Records:
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a row that failed its first check, before the timed part."""
+        """Return records for all groups of a row whose first check failed, before the timed part."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]

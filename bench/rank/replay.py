@@ -1,6 +1,6 @@
 """Run the exchanges of a recorded job again. Time whole steps and each exchange.
 
-All ranks run the operations of a step in the plan's order, so they cannot block each other. Between two exchanges, a
+All ranks run the operations of a step in the plan's order, so ranks cannot block each other. Between two exchanges, a
 rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, the
 replay also works during this exchange.
 """
@@ -44,7 +44,10 @@ Idle = Callable[[float], None]
 
 
 def load(case: Case, transport: Transport) -> Mapped:
-    """Read the plan on rank 0, and map it to the ranks of this launch. Raises UsageError or RefusedError."""
+    """Read the plan on rank 0, and assign the plan's ranks to the ranks of this launch.
+
+    Raises UsageError or RefusedError.
+    """
     found: tuple[Any, str] = (None, "")
     if transport.place.rank == 0:
         try:
@@ -143,9 +146,9 @@ class Replayer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Prepare all exchanges, call each exchange once, and check the data.
 
-        Return None if the replay can begin. Otherwise, rank 0 returns the record of a failed row if an exchange
-        delivered wrong data. Rank 0 returns the record of a skipped row if the exchanges cannot run or need too much
-        memory. Other ranks return no record.
+        Return None if the replay can begin. If an exchange delivered wrong data, rank 0 returns the record of a failed
+        row. Rank 0 returns the record of a skipped row if the exchanges cannot run or need too much memory. Other ranks
+        return no record.
         """
         self._beat("replay: preparing")
         try:
@@ -312,7 +315,7 @@ class Replayer:
 
         The replay ends when the interval of a step's time is narrow enough, or when the time limit is reached.
 
-        Rank 0 returns the records and their groups. Other ranks return an empty tuple.
+        Rank 0 returns each record with its group. Other ranks return an empty tuple.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():
@@ -454,9 +457,10 @@ class Replayer:
             )
 
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
-        """Return the recorded time of one type of exchange in seconds, or None if it was not recorded.
+        """Return the time of one type of exchange in the recorded job, in seconds.
 
-        The function computes the mean of the exchanges in each step. The result is the median of these means.
+        Return None if the job's time is unknown. The function computes the mean of the exchanges in each step. The
+        result is the median of these means.
         """
         means = []
         for place in replayed:

@@ -1,4 +1,4 @@
-"""Plan the rows of a case: their sizes, shapes and buffers, their traffic across boundaries, and which rows to skip."""
+"""Plan the rows of a case: the sizes, shapes and buffers, the traffic across boundaries, and which rows to skip."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class BufferSets:
         For a cold cache, the sets of all ranks that share the cache have a total of at least twice the cache size. No
         rank gets more than _MOST_SETS sets, even if a cold cache would require more sets.
 
-        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. Calls on a GPU
-        are short. If a batch had only a few calls, its time would mostly show the launch of the batch. A row on a GPU
-        therefore gets more buffer sets than a row on a host.
+        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own buffer set. Calls
+        on a GPU are short. The time of a batch with only a few calls would mostly show the launch of the batch. A row
+        on a GPU therefore gets more buffer sets than a row on a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -137,7 +137,7 @@ class BufferSets:
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """Return the actual cache state: "cold", "hot", or None if it is unknown.
+        """Return the actual cache state: "cold", "hot", or None if the state is unknown.
 
         The state is cold if all sets together have at least twice the size of the cache.
         """
@@ -174,7 +174,7 @@ def unsupported_reason(
 
     If a library needs all ranks to find the reason, idle ranks must also call this function.
 
-    `member`: this rank's number in its group, or 0 for an idle rank.
+    `member`: this rank's number in its group. If the rank is idle, `member` is 0.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -213,7 +213,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
+    """Return why matrix products cannot overlap the case's collectives. Return None if the overlap is possible."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

@@ -105,7 +105,7 @@ def no_garbage() -> Iterator[None]:
 
 
 class Sampler:
-    """The state of one row while it is timed."""
+    """The state of one row during the timed part."""
 
     def __init__(
         self,
@@ -257,9 +257,9 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished, or None if it continues.
+        """Return why this row is finished. Return None if the row continues.
 
-        A row is finished when all its groups are finished.
+        A row is finished when all groups of the row are finished.
         """
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)

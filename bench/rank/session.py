@@ -51,7 +51,7 @@ class ReportProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenTransport:
-    """A case with its open transport.
+    """A case, and the open transport that measures it.
 
     `why`: why this transport was chosen.
     `launched`: the environment in which the launcher started this rank.
@@ -195,8 +195,8 @@ def open_case(
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
     """Return the objects that sample devices while rows are measured.
 
-    If the transport uses GPUs, the result samples this rank's GPU. Otherwise, only the first rank of a host samples the
-    host's CPUs, and only with `--soak`.
+    If the transport uses GPUs, the result samples this rank's GPU. If the transport uses no GPUs, only the first rank
+    of a host samples the host's CPUs, and only with `--soak`.
     """
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
@@ -231,7 +231,7 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """Return the size of the cache that cold buffers must exceed, and whether each rank has its own cache.
+    """Return the size of the cache that cold buffers must exceed, and whether each rank has a separate cache.
 
     If buffers are in host and device memory, the result is the larger cache. If ranks have different caches, the result
     is the largest cache. A batch of in-place reductions has one call per buffer set, so all ranks need the same number
@@ -256,7 +256,7 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """Return the transport and why it was chosen.
+    """Return the name of the transport, and the reason for this choice.
 
     The function uses the first rule that applies. If the case names a transport, the rank uses this transport. If the
     pattern supports only one transport, the rank uses the pattern's transport. If every rank has its own GPU, the rank

@@ -35,7 +35,7 @@ class StepUsage:
     def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
         """Return this rank's peak use of each type of memory, and the energy of a step in joules.
 
-        The peak "host" is the process's peak memory minus its memory before the model was built.
+        The peak "host" is the process's peak memory, minus the memory that the process used before the model was built.
 
         `on_device`: the peaks of device memory, as the trainer measured them.
         """

@@ -1,4 +1,4 @@
-"""Measure a training step, and where its time goes.
+"""Measure a training step, and show where the time of the step goes.
 
 A twin is a training step that leaves out one cause of delay, such as the exchange. A launch alternates blocks of full
 steps with blocks of each twin. Two measurements show the cost of a cause: the time that clocks measure inside the full
@@ -173,7 +173,7 @@ class StepMeasurer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Return None if the step can be timed.
 
-        Otherwise, rank 0 returns a skipped or failed record, and other ranks return no record.
+        If the step cannot be timed, rank 0 returns a skipped or failed record, and other ranks return no record.
         """
         self._beat("step: building the model")
         transport = self._transport

@@ -1,8 +1,8 @@
-"""Verify data: poison buffers before a call and compare them exactly after the call.
+"""Verify data: poison buffers before a call, and compare their contents exactly after the call.
 
 Each row has three checks (docs/metrics.md). The first check is a call before timing. The second check examines the
-output of the last timed call. The third check is a later call with other data. Bytes that the operation must not touch
-(guards, and unused parts of the receive buffer) must still contain their poison.
+output of the last timed call. The third check is a later call with other data. The guards and the unused parts of the
+receive buffer must still contain their poison after the operation.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Verifier:
     def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Count the averages that are wrong, and find the first of them.
+        """Count the averages that are wrong, and find the first wrong average.
 
         An average may differ from the expected value within a tolerance. The host therefore compares the averages, one
         chunk at a time.

@@ -63,11 +63,11 @@ def over_store(
 ) -> None:
     """Set this rank's key in the store of torch.distributed, and wait for the keys of all ranks.
 
-    Only rank 0 waits for the keys. Rank 0 then sets another key, which contains its verdict. The other ranks wait for
-    this key.
+    Only rank 0 waits for the keys. Rank 0 then sets one more key, which contains the verdict of rank 0. The other ranks
+    wait for the key with the verdict.
 
     `device`: a name of this rank's GPU that is unique among all hosts.
-    `problem`: why this rank cannot continue, or None if it can continue.
+    `problem`: why this rank cannot continue. It is None if there is no problem.
 
     Raises AbsentError if a rank does not arrive within `limit_s`. Raises RefusedError on all ranks if some rank cannot
     continue, or if two ranks use the same GPU.

@@ -27,7 +27,7 @@ def folders() -> tuple[Path, ...]:
 def is_ours(folder: Path) -> bool:
     """Create a folder if necessary, and return whether this user, and no other user, can write to the folder.
 
-    If other users could write to the folder, they could replace the compiled code.
+    Without this check, other users could replace the compiled code in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -40,7 +40,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
     """Open the control plane.
 
     If there are several ranks, the control plane uses the library that `open_carrier` returns. A single rank needs no
-    library, because it has no peers.
+    library, because it has no other ranks to reach.
     """
     if place.num_ranks == 1:
         return Control(

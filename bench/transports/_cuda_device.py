@@ -147,7 +147,7 @@ def _bus(runtime: Any, index: int) -> str:
 
 
 def take(cupy: Any, index: int) -> CudaDevice:
-    """Create a context on a GPU and return its properties. Raises RefusedError if that fails."""
+    """Create a context on a GPU, and return the properties of the GPU. Raises RefusedError if that fails."""
     try:
         cupy.cuda.runtime.setDevice(index)
         cupy.cuda.runtime.memGetInfo()  # the first call creates the context
@@ -187,8 +187,8 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
     """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system permits this.
 
-    The kernel places memory near the thread that first writes to it. Memory that the thread allocates and writes in
-    this context is therefore near the GPU.
+    The kernel places new memory near the thread that first writes to this memory. Memory that the thread allocates and
+    writes in this context is therefore near the GPU.
     """
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()

@@ -1,4 +1,4 @@
-"""Put a gate before a batch of copies. The device starts the batch only when all its copies are in the queue.
+"""Put a gate before a batch of copies. The device starts the batch only when all copies of the batch are in the queue.
 
 The gate is a kernel of one thread on the copies' stream. The kernel runs until the host writes a certain number to host
 memory. If the host does not write this number within a time limit, the kernel ends, and the measurement of the batch is
@@ -57,12 +57,15 @@ class _OwnWords:
 class SharedWords:
     """Numbers in memory that all ranks of a host share: one common number opens the gates of all these ranks.
 
-    In addition, each rank has two numbers of its own. The gate's kernel writes one of these numbers when the stream
+    In addition, each rank has two separate numbers. The gate's kernel writes one of these numbers when the stream
     passes the gate. The kernel writes the other number when its time limit has passed.
     """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
-        """Register the memory with this rank's GPU. Raises RuntimeError if the driver does not allow it."""
+        """Register the memory with this rank's GPU.
+
+        Raises RuntimeError if the driver does not allow the registration.
+        """
         self._runtime, self._memory = runtime, memory
         self.opens = local_rank == 0
         self.opened = _shared_page.address(memory)
@@ -110,8 +113,8 @@ class StreamGate:
     def warm(self, stream: int) -> None:
         """Run the gate's kernel once, and open the gate.
 
-        Raises RuntimeError if the kernel does not see that the host opens the gate, so that only the time limit ends
-        it.
+        Raises RuntimeError if the kernel does not notice that the host opens the gate, and therefore runs into its time
+        limit.
         """
         ticket = self.shut(stream, TRIAL_S)
         self.open(ticket)
@@ -171,7 +174,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate in memory that the ranks of a host share, or None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share. Return None if the driver does not accept such memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

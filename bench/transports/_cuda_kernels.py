@@ -146,7 +146,7 @@ def _is_hip(runtime: Any) -> bool:
 def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
     """Return how many blocks of a kernel fit on one SM.
 
-    If the driver does not report this number, the function computes it from the thread limit of an SM.
+    If the driver does not report how many blocks fit, the function computes the number from the thread limit of an SM.
     """
     try:
         function = kernel.kernel.ptr

@@ -167,7 +167,8 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    The memory does not come from a pool. Otherwise, other processes that open the memory could access the whole pool.
+    The memory does not come from a pool. If the memory came from a pool, other processes that open the memory could
+    access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
@@ -248,7 +249,7 @@ class _Span:
         return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
 
     def put(self, data: Bytes) -> None:
-        """Copy and wait. A copy from pageable memory may return before its last bytes have arrived."""
+        """Copy and wait. A copy from pageable memory may return before all bytes have arrived."""
         if self.num_bytes:
             with _on(self.runtime, self.device):
                 self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)

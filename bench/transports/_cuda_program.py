@@ -109,7 +109,7 @@ class CopyProgram:
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
-        """Issue all copies of a buffer set and wait until they are complete."""
+        """Issue all copies of a buffer set, and wait until the copies are complete."""
         self._ran = True
         self.issue((index,))
         for stream in self.streams:
@@ -125,7 +125,7 @@ class CopyProgram:
             self.run(index)
 
     def issue(self, order: Sequence[int]) -> None:
-        """Issue the copies of these buffer sets in order, without waiting for them."""
+        """Issue the copies of these buffer sets in order. Do not wait for the copies."""
         for index in order:
             for issue in self.issues[index]:
                 issue()
@@ -144,8 +144,8 @@ class CopyProgram:
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        All streams wait for the first event. On each stream, an event follows the timed copies. Then the uncounted
-        copies and a second event follow.
+        All streams wait for the first event. On each stream, an event follows the timed copies. The uncounted copies
+        and a second event come after this event.
 
         `extra`: the number of uncounted copies of each stream.
         """
@@ -186,7 +186,7 @@ class CopyProgram:
         return tuple(float(self._runtime.eventElapsedTime(self._begin, event)) * 1e-3 for event in events)
 
     def timed(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Issue the copies of these buffer sets and wait for them. Return the times of the sample."""
+        """Issue the copies of these buffer sets, and wait until the copies end. Return the times of the sample."""
         began = monotonic()
         self.enqueue(order, extra)
         issued = monotonic()

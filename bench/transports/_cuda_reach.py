@@ -1,8 +1,8 @@
 """Find the source and target of a copy.
 
 The source or target may be on this rank's GPU, on another GPU of this process, on a GPU of another process, or on the
-host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its allocation, and opens the
-handles of other ranks.
+host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its own allocation, and opens
+the handles that other ranks offer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class CopyRefusal(Code):
 
 
 def _process_numbers() -> str:
-    """Return the identity of this process's PID namespace, or an empty text if the kernel does not report it."""
+    """Return the identity of this process's PID namespace.
+
+    Return an empty text if the kernel does not report the namespace.
+    """
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -137,7 +140,7 @@ class IpcMappings:
 
 
 class Reach:
-    """The GPUs and memory of the other ranks, as this rank can access them."""
+    """Describes how this rank can access the GPUs and the memory of other ranks."""
 
     def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
         """Gather which GPU each rank has."""

@@ -60,8 +60,8 @@ class CopyTimer:
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
         """Time one portion of copies.
 
-        If there is a gate, the gate holds the copies until all of them are in the GPU's queue. Otherwise, the copies
-        start when all ranks are ready.
+        If there is a gate, the gate holds the copies until all of them are in the GPU's queue. Without a gate, the
+        copies start when all ranks are ready.
         """
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:

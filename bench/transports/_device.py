@@ -65,7 +65,7 @@ class TorchArrays(Arrays):
 
 
 class CupyArrays(Arrays):
-    """Arrays on the current device of CuPy, on its current stream."""
+    """Arrays on CuPy's current device, which CuPy's current stream writes and reads."""
 
     def __init__(self, cupy: Any) -> None:
         super().__init__()

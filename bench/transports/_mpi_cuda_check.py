@@ -2,9 +2,9 @@
 
 A separate process asks the library for CUDA support and tries to send and reduce GPU memory. A library without CUDA
 reads a GPU address as a host address, which usually causes a segmentation fault. The segmentation fault ends only the
-separate process, so all ranks keep running. A rank calls `check`, which runs this file as the separate process. This
-process is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process
-prints each result as a JSON line, so a crash does not lose earlier results.
+separate process, so all ranks keep running. A rank calls `check`, which runs this file as the separate process. The
+separate process is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The
+process prints each result as a JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DOING = {
 class Checked:
     """The result of the check.
 
-    `problem`: why the library cannot use GPU memory, or None if it can.
+    `problem`: why the library cannot use GPU memory. It is None if there is no problem.
     `answer`: the library's own report.
     `denied`: whether this report says that the library cannot use GPU memory.
     `library`: the library's name and version. The text is empty if the check failed before name and version were known.
@@ -118,7 +118,10 @@ def alone(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """Return the error message. The message states the library, its own report, the failure, and what to do."""
+    """Return the error message.
+
+    The message states the library, the library's own report, the failure, and what to do.
+    """
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""

@@ -101,7 +101,7 @@ class RankGpu:
         return max(free - _RESERVE_BYTES, free // 2)
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache, or None if they are unknown."""
+        """Return the size of the GPU's L2 cache in bytes. Return None if the size is unknown."""
         return int(self._about.get("l2CacheSize", 0)) or None
 
     def finish(self) -> None:

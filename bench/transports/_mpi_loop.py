@@ -1,7 +1,7 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
 The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
-Python passes the addresses of the MPI functions that the loop calls. These functions belong to the MPI library that
+Python passes the addresses of the MPI functions that the loop calls. These MPI functions belong to the MPI library that
 mpi4py has loaded. Without a compiler, transports/mpi.py uses a Python loop.
 """
 
@@ -70,7 +70,8 @@ def build() -> tuple[Path | None, str]:
 class LoopProgram:
     """The steps of all buffer sets in one array, which the compiled loop reads. The steps of each set are adjacent.
 
-    `keep`: Python objects whose addresses the steps contain. These objects must exist as long as the steps.
+    `keep`: Python objects whose addresses the steps contain. These Python objects must exist as long as the steps
+        exist.
     """
 
     steps: Any
@@ -191,7 +192,7 @@ class Loop:
 
         After the call, `next_set` is the buffer set that follows the last used set.
 
-        `counts`: how many calls the loop's function makes. These numbers are arguments of the function.
+        `counts`: how many calls the loop's function makes. The function of the loop gets these numbers as arguments.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()

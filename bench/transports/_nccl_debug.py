@@ -146,10 +146,10 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output. The output is in a private file unless the user directs it elsewhere.
+    """This process's NCCL output.
 
-    Environment variables that the user has set never change. Other variables of NCCL are set only until NCCL has read
-    them.
+    If the user has not directed NCCL's output to a file or stream, the output is in a private file. Environment
+    variables that the user has set never change. Other variables of NCCL are set only until NCCL has read them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
@@ -207,9 +207,10 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call. Return NCCL's choice for this call, or None if NCCL does not report the choice.
+        """Run an untimed call. Return the choice that NCCL made for this call.
 
-        Afterwards, another untimed call lets NCCL read the setting that disables the TUNING lines again.
+        Return None if NCCL does not report its choice. Afterwards, another untimed call lets NCCL read the setting that
+        disables the TUNING lines again.
 
         `reset`: ncclResetDebugInit, on all ranks or on no rank. After this call, NCCL reads its variables again before
             it prints the next line.

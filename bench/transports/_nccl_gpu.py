@@ -55,7 +55,7 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """Return what this torch lacks, or None if it has CUDA and NCCL, or HIP and RCCL."""
+    """Return what this build of torch lacks. Return None if it has CUDA and NCCL, or HIP and RCCL."""
     if torch.version.cuda is None and not is_hip(torch):
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -81,7 +81,7 @@ def hides(environ: Mapping[str, str]) -> bool:
 def _has_its_own(environ: Mapping[str, str]) -> bool:
     """Check whether the launcher gave each rank separate GPUs.
 
-    Later, when all ranks meet, they check that no two ranks have the same GPU.
+    When all ranks meet later, they check that no two ranks have the same GPU.
     """
     return any(environ.get(name) for name in _VISIBLE)
 
@@ -118,7 +118,10 @@ def _driver_error(torch: Any) -> str:
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Return None if the GPU works, or the reason why it does not work."""
+    """Make a GPU the current device, and write to the GPU's memory.
+
+    Return None if the GPU works, or the reason why it does not work.
+    """
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
@@ -130,7 +133,10 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the NCCL or RCCL library that torch has loaded, or None if it is linked into torch."""
+    """Return the NCCL or RCCL library that torch has loaded.
+
+    Return None if this library is a part of torch's own binaries.
+    """
     for name in (LIBRARY, AMD_LIBRARY):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)

@@ -170,7 +170,10 @@ class Runtime:
         self._call("EventDestroy", ctypes.c_void_p(event))
 
     def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """Capture the work that `enqueue` puts on a stream, and return it as a graph. The graph is ready for launch."""
+        """Capture the work that `enqueue` puts on a stream, and return this work as a graph.
+
+        The graph is ready for launch.
+        """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
         try:
@@ -281,7 +284,7 @@ class NcclLibrary:
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's text for an error, and NCCL's last warning if this version reports it."""
+        """Return NCCL's text for an error. If this version of NCCL reports its last warning, add the warning."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:
@@ -317,7 +320,7 @@ def load() -> tuple[Runtime, NcclLibrary]:
 
 
 def _first(names: Sequence[str], packages: Sequence[str]) -> tuple[Any, str]:
-    """Return the first of these libraries that can be loaded, and where it was found. Raises OSError."""
+    """Return the first library of the list that can be loaded, and where the library was found. Raises OSError."""
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), name

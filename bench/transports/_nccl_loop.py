@@ -192,7 +192,10 @@ class NcclLoop:
         return NcclProgram(array, len(sets[0]), len(sets), aggregate, rehearses, {} if with_graphs else None)
 
     def release(self, program: NcclProgram) -> None:
-        """Destroy the graphs of a program, before the communicators that they use."""
+        """Destroy the graphs of a program.
+
+        Call this method before the communicators that the graphs use are destroyed.
+        """
         for graph in (program.graphs or {}).values():
             self._runtime.free_graph(graph)
         if program.graphs:
@@ -217,7 +220,7 @@ class NcclLoop:
     def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
         """Return one callable per buffer set.
 
-        A call runs the set's steps and waits until the GPU has completed them.
+        A call runs the steps of one buffer set, and waits until the GPU has completed the steps.
         """
         step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
         start = ctypes.addressof(program.steps)

@@ -63,7 +63,7 @@ def config_of(case: Case) -> CommConfig | None:
 
 
 def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) -> Skip | None:
-    """Return why this NCCL cannot run a step with the options of a case, or None if it can run the step."""
+    """Return why this NCCL cannot run a step with the options of a case. Return None if NCCL can run the step."""
     asked = {"--ctas": case.ctas, "--cta-policy": case.cta_policy, "--register symmetric": case.register == "symmetric"}
     for option, value in asked.items():
         if value and version < CONFIG_SINCE:

@@ -32,7 +32,10 @@ class NcclRefusal(Code):
 
 
 def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capability: tuple[int, ...]) -> Skip | None:
-    """Return why NCCL's documentation excludes this reduction on this GPU, or None if NCCL can run it."""
+    """Return why NCCL's documentation excludes this reduction on this GPU.
+
+    Return None if NCCL can run the reduction.
+    """
     if reduction.reduce_op not in _OPS:
         return Skip.of(NcclRefusal.NO_REDUCTION, reduce_op=reduction.reduce_op)
     if reduction.dtype in _FLOAT8:

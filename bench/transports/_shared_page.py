@@ -1,6 +1,7 @@
 """Allocate memory that all ranks of one host share.
 
-The memory is a file that each rank maps. When all ranks have mapped the file, its name is removed.
+The memory is a file that each rank maps. When all ranks have mapped the file, the file's name is removed from the file
+system.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ class Passes:
             raise MeasurementError.of(DatasetError.READ, folder=self._place.parent, why=str(error)) from error
 
     def _deliver(self) -> None:
-        """Turn the results into records and compare their checksums."""
+        """Turn the results into records, and compare the checksums of the records."""
         assert self._records is not None
         target = self._on_gpu.read() if self._on_gpu else self._target
         rows = target.reshape(self._num_records, -1)

@@ -61,7 +61,10 @@ class SymmetricMemory:
         self._refusal: Skip | None = None
 
     def open(self, place: RankInfo) -> Skip | None:
-        """Load torch's module. Return why this rank cannot use the module, or None if it can."""
+        """Load torch's module. Return why this rank cannot use the module.
+
+        Return None if the rank can use the module.
+        """
         try:
             self._library = importlib.import_module("torch.distributed._symmetric_memory")
         except ImportError as error:
@@ -107,7 +110,7 @@ class SymmetricMemory:
         return _OPERATIONS[self._how]
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why the kernels cannot run a step, or None if they can."""
+        """Return why the kernels cannot run a step. Return None if the kernels can run the step."""
         if self._refusal is not None:
             return self._refusal
         if not isinstance(step, Collective) or step.op != "allreduce" or reduction.reduce_op != "sum":

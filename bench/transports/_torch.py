@@ -83,7 +83,7 @@ def is_lost_contact(error: BaseException) -> bool:
 
 
 def reduces(step: Step) -> bool:
-    """Check whether a step computes with the elements instead of only moving them."""
+    """Check whether a step computes with the elements, or only moves them."""
     return isinstance(step, Collective) and step.op in _REDUCES
 
 
@@ -106,7 +106,10 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """Return a function of torch.distributed by its new name, or by its old name in older versions."""
+    """Return a function of torch.distributed by its new name.
+
+    In older versions of torch, return the function by its old name.
+    """
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -212,7 +215,10 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """Return the start time of a process in clock ticks since boot. A process id and its start time are unique."""
+    """Return the start time of a process in clock ticks since boot.
+
+    The process id together with the start time identifies a process.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -234,8 +240,8 @@ class TorchChannel(Channel):
     """The control plane, which sends CPU tensors within a process group of torch.
 
     Any process could join an open rendezvous, and pickled objects of such a process would be dangerous. Messages are
-    therefore JSON, not pickled objects as torch would send. Each message is sealed with the run's secret, the number of
-    the message, and its sender.
+    therefore JSON, not pickled objects as torch would send. A seal protects each message. The seal contains the run's
+    secret, the number of the message, and the sender.
     """
 
     def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
@@ -341,7 +347,7 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """Return a call of one collective with its tensors bound.
+    """Return a call of one collective, in which the tensors are already bound.
 
     torch's all_reduce and reduce overwrite their input, so these calls get the receive tensor.
 

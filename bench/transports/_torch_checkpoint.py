@@ -2,7 +2,7 @@
 
 Each rank writes plain files, or torch.distributed.checkpoint writes the checkpoint.
 
-A write counts as done only when every file is synchronised with its device (fsync).
+A write is complete only when every file is on its device (fsync).
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class _Transfer:
     """A write or a read of one shard.
 
     `ended_s`: when the transfer ended.
-    `problem`: why the transfer failed, or "" if it did not fail.
+    `problem`: why the transfer failed. It is "" if the transfer did not fail.
     """
 
     def __init__(self) -> None:

@@ -121,7 +121,10 @@ class StepTrainer:
                 weight.copy_(kept)
 
     def check(self) -> GradientCheck:
-        """Run a step of each replica. Compare gradients, or the weights that they changed, with the closed form."""
+        """Run a step of each replica. Compare gradients with their exact values.
+
+        If a strategy changes weights, compare the changed weights.
+        """
         for twin, replica in ((Twin.BARE, self._bare), (Twin.FULL, self._full)):
             replica.probe(True)
             self.run(twin, replica.probe_rounds)
@@ -173,7 +176,7 @@ class StepTrainer:
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
-        """Run full steps. If a file is given, profile the steps and write their trace to the file."""
+        """Run full steps. If a file is given, profile the steps, and write the trace of the steps to the file."""
         if profiled_into is None:
             return self.run(Twin.FULL, num_steps)
         profile = TorchProfile(profiled_into)

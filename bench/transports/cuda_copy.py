@@ -2,8 +2,8 @@
 
 The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
 until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
-block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. If there is
-only one rank, neither MPI nor Gloo is needed.
+block the host, and the host's clock measures their time. All other communication between ranks uses MPI or Gloo. If
+there is only one rank, neither MPI nor Gloo is needed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes.
+        """Compile the copy kernel, and launch the kernel once on zero bytes.
 
         Return None, or the reason why at least one rank has no kernel. At the first launch of a kernel, CUDA loads the
         kernel and may wait for the whole GPU. The first launch must therefore not happen while a gate is shut.
@@ -228,7 +228,7 @@ class CudaCopy(Transport):
         return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a step cannot run, or None if it can run.
+        """Return why a step cannot run. Return None if the step can run.
 
         This transport runs only copies. Kernels cannot access pageable memory of the host.
         """
@@ -280,7 +280,7 @@ class CudaCopy(Transport):
         """Store this rank's group.
 
         A later allocation needs the group, because buffers may be on the GPU of another member. Each rank closes its
-        mappings of other ranks' memory before any rank frees old memory.
+        mappings of other ranks' memory, before any rank frees old memory.
         """
         self._reach.close()
         self._control.barrier()
@@ -396,7 +396,7 @@ class CudaCopy(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time back-to-back copies, which are issued in portions that fit in the GPU's queue.
 
-        A gate holds each portion until all its copies are in the queue.
+        A gate holds each portion until all copies of the portion are in the queue.
         """
         return self._timer.batch(compiled, num_calls)
 

@@ -103,7 +103,7 @@ class Gloo(Transport):
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing. When this rank ends, its connections break, and the other ranks end with an error."""
+        """Do nothing. When this rank ends, its connections break. The other ranks then end with an error."""
 
     def discard(self) -> None:
         """Remove the checkpoints."""
@@ -141,7 +141,10 @@ class Gloo(Transport):
         return self._unsupported[key]
 
     def _tried(self, op: str, reduction: Reduction) -> Skip | None:
-        """Run a tiny operation among all ranks. Return why it failed on this rank, or None if it succeeded."""
+        """Run a tiny operation among all ranks. Return why the operation failed on this rank.
+
+        Return None if the operation succeeded.
+        """
         group = Group("probe", tuple(range(self.place.num_ranks)))
         step = _torch.tiny_collective(op, self.place.num_ranks)
         buffers = _host.HostBuffers(step.send_bytes, step.recv_bytes, 1)
@@ -157,7 +160,7 @@ class Gloo(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return host memory with every page written. The tensors are views of this memory."""
+        """Return host memory with every page written. The tensors are views of this buffer's memory."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -167,7 +170,7 @@ class Gloo(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed with their tensors bound."""
+        """Return functions of torch.distributed, in which the tensors are already bound."""
         assert isinstance(buffers, _host.HostBuffers)
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy

@@ -1,7 +1,8 @@
-"""Simulate ranks without hardware. Every message takes the time that its links allow, on a deterministic virtual clock.
+"""Simulate ranks without hardware.
 
-One process simulates all ranks. Nothing is launched, reduced or copied. The times include only the links, so real
-software cannot be faster. A collective uses the fastest algorithm that its group can run.
+Every message takes the time that the links of its path allow, on a deterministic virtual clock. One process simulates
+all ranks. Nothing is launched, reduced or copied. The times include only the links, so real software cannot be faster.
+A collective uses the fastest algorithm that the group can run.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class FabricModel:
     def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
         """Prepare the simulation.
 
-        `fabric`: the links and the world that uses them.
+        `fabric`: the links, and the world of ranks that uses the links.
         """
         self.fabric = fabric
         self.options = options or Options()
         self.algorithm_used = ""  # in the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
-        """Return the instance type, its peer links and rates."""
+        """Return the instance type, the rates, and the links between peer GPUs."""
         links = self.fabric.links
         rates = {name: getattr(links, f"{name}_bytes_per_s") for name in ("nvlink", "pcie", "nic", "memory")}
         known = {f"model_{name}": format_rate(rate) for name, rate in rates.items() if rate is not None}

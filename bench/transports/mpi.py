@@ -2,8 +2,8 @@
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
 cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop measures the times. Every record states
-which loop measured its times. The MPI thread level is `single`, as in C benchmarks. mpi4py's default (`multiple`) would
-double the time of small messages.
+whether a compiled loop or a Python loop measured the times. The MPI thread level is `single`, as in C benchmarks.
+mpi4py's default (`multiple`) would double the time of small messages.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Mpi(Transport):
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the requested thread level.
 
-        Raises RefusedError if MPI cannot be loaded, or if its world differs from the launcher's world. Raises
+        Raises RefusedError if MPI cannot be loaded, or if MPI reports another number of ranks than the launcher. Raises
         RefusedError if `--loop compiled` or `--timer library` needs the compiled loop, but the loop is missing. Raises
-        AbsentError with the missing ranks if some ranks do not send their first byte.
+        AbsentError, which names the missing ranks, if the first byte of some rank does not arrive.
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
@@ -111,7 +111,7 @@ class Mpi(Transport):
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """Return the compiled loop if every rank has it, otherwise None.
+        """Return the compiled loop if every rank has the loop. Otherwise, return None.
 
         Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` or
         `--timer library` and some rank has no compiled loop.
@@ -156,7 +156,10 @@ class Mpi(Transport):
         """Do nothing, because mpi4py finalises MPI when the process ends."""
 
     def abort(self, exit_code: int) -> None:
-        """End every rank of the job at once. Otherwise, the other ranks would wait in a collective forever."""
+        """End every rank of the job at once.
+
+        If the other ranks were not ended, they would wait in a collective forever.
+        """
         if self._world.Get_size() > 1:
             self._world.Abort(exit_code)
 
@@ -182,7 +185,7 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step, or None if it can.
+        """Return why MPI cannot run a step. Return None if MPI can run the step.
 
         MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
         """
@@ -232,7 +235,7 @@ class Mpi(Transport):
     def before_each(self) -> None:
         """Wait in barriers, by default in two barriers.
 
-        Ranks of MPICH leave a single barrier 5 us apart, but they leave a second barrier 0.5 us apart.
+        Ranks of MPICH leave a single barrier 5 us apart. They leave a second barrier 0.5 us apart.
         """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()

@@ -49,8 +49,8 @@ class MpiCuda(Transport):
 
         Then time two messages from GPU memory: a direct message, and a message that is staged through the host.
 
-        Raises RefusedError on every rank if some rank has no GPU, or if its library cannot use GPU memory. This method
-        also raises all errors that the constructor of Mpi raises.
+        Raises RefusedError on every rank if some rank has no GPU, or if the library of some rank cannot use GPU memory.
+        This method also raises all errors that the constructor of Mpi raises.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)

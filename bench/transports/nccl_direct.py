@@ -206,7 +206,7 @@ class NcclDirect(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, according to NCCL's documentation, or None if it can."""
+        """Return why NCCL cannot run a step, as NCCL's documentation states. Return None if NCCL can run the step."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
         refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
@@ -225,7 +225,7 @@ class NcclDirect(Transport):
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache, or None if the runtime does not report them."""
+        """Return the size of the GPU's L2 cache in bytes. Return None if the runtime does not report the size."""
         return self._runtime.l2_bytes(self._gpu) or None
 
     # -- memory and programs
@@ -243,7 +243,10 @@ class NcclDirect(Transport):
         return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for each group without a communicator. All ranks take part, because they exchange ids."""
+        """Make a communicator for each group without a communicator.
+
+        All ranks take part, because the ranks exchange the ids of the communicators.
+        """
         new = [group for group in groups if group.ranks not in self._comms]
         made = {k: self._nccl.new_id().hex() for k, group in enumerate(new) if group.ranks[0] == self.place.rank}
         ids = {int(k): value for shared in self.channel.share(made) for k, value in shared.items()}
@@ -348,7 +351,10 @@ class _Bound:
         self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
 
     def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
-        """Return the calls of a collective. If NCCL lacks the collective, return its sends and receives."""
+        """Return the calls of a collective.
+
+        If NCCL lacks the collective, return sends and receives that have the same effect.
+        """
         num, is_root = len(self._ranks), self._me == step.root
         send, recv = self._recv if in_place else self._send, self._recv
         call = partial(self._call, comm=comm)

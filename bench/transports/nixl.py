@@ -1,9 +1,9 @@
 """Move messages between host memories with NIXL, the library with which inference servers hand over KV caches.
 
 A sender writes its messages into the memory of the receiver. All messages that one exchange sends to one receiver form
-one transfer. After the data of a transfer, the receiver gets a notification. A receiver's call ends when it has the
-notifications of all its senders. Receivers do not reply. In pipelined rows, a sender may therefore overwrite a buffer
-set that the receiver has not used yet.
+one transfer. After the data of a transfer, the receiver gets a notification. A receiver's call ends when all
+notifications from its senders have arrived. Receivers do not reply. In pipelined rows, a sender may therefore overwrite
+a buffer set that the receiver has not used yet.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 This transport calls NIXL through its Python interface, as inference servers do. The agents have no progress thread,
@@ -126,7 +126,7 @@ class Nixl(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Open an agent on each rank, and exchange the agents' descriptions over the control plane.
 
-        Raises NotInstalledError without NIXL, and RefusedError on all ranks if some rank cannot open its agent.
+        Raises NotInstalledError without NIXL. Raises RefusedError on all ranks if some rank cannot open its agent.
         """
         self.place, self._timeout_s, self._alignment_bytes = place, options.timeout_s, options.alignment_bytes
         self._api = _load()
@@ -171,7 +171,7 @@ class Nixl(Transport):
         return isinstance(error, NixlFailure) or self._control.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the version of NIXL, its backend, the memory and the control plane."""
+        """Return the version of NIXL, the name of the backend, the type of memory, and the control plane."""
         return {
             "nixl": metadata.version("nixl-cu12"),
             "nixl_backend": _BACKEND,
@@ -202,13 +202,14 @@ class Nixl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive.
+        """Return calls with prepared transfers.
 
-        During this call, the two ranks of each pair wait for each other. All ranks must therefore compile their
-        programs in the same order.
+        Before the first transfer, receivers tell their senders where in memory messages must arrive. During this call,
+        the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the same
+        order.
 
-        Raises RefusedError if a rank sends a message to itself. Raises ValueError if a receiver expects other messages
-        than its sender sends.
+        Raises RefusedError if a rank sends a message to itself. Raises ValueError if the messages that a receiver
+        expects differ from the messages that its sender sends.
         """
         assert isinstance(buffers, NixlBuffers)
         exchanges = [_by_peer(step, group) for step in steps]
@@ -255,7 +256,10 @@ class Nixl(Transport):
         return Compiled(calls, keep=[buffers], release=release)
 
     def _next_name(self, sender: int, receiver: int) -> bytes:
-        """Return the name of the next program between two ranks. Both ranks must compile in the same order."""
+        """Return the name of the next program between two ranks.
+
+        The two ranks of a pair must compile their programs in the same order.
+        """
         self._num_programs[sender, receiver] += 1
         return b"%d" % self._num_programs[sender, receiver]
 

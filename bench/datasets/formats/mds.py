@@ -1,8 +1,8 @@
 """Read and write shards of MosaicML's streaming library (MDS) without the library.
 
 A shard stores the number of samples, the offset of each sample, a description of the columns, and then the samples. The
-layout follows streaming/base/format/mds/writer.py. This suite writes samples with one column of bytes. The column
-stores the size of the record and then the record.
+layout follows streaming/base/format/mds/writer.py. This suite writes samples with a single column, which contains
+bytes. The column stores the size of the record and then the record.
 """
 
 from __future__ import annotations

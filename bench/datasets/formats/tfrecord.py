@@ -78,7 +78,7 @@ class _TfReader(RecordReader):
 def _header(num_bytes: int) -> bytes:
     """Return the bytes that precede each record's data: the length and the checksum of the length.
 
-    These bytes are computed only once, because all records have the same size.
+    The program computes these bytes only once, because all records have the same size.
     """
     length = struct.pack("<Q", num_bytes)
     return length + struct.pack("<I", masked_crc32c(np.frombuffer(length, np.uint8)[None])[0])

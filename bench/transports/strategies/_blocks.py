@@ -76,13 +76,13 @@ class BlockSource:
 
 
 class _Weights:
-    """The weights of one block, in the order in which they are requested."""
+    """The weights of one block. The order of requests determines the value of each weight."""
 
     def __init__(self, torch: Any, number: int) -> None:
         self._torch, self._random = torch, torch.Generator().manual_seed(1000 + number)
 
     def matrix(self, *shape: int) -> Any:
-        """Return a matrix, or several matrices, that preserves the magnitude of its input."""
+        """Return one or several matrices. A product with such a matrix preserves the magnitude of its input."""
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
@@ -262,7 +262,8 @@ def _layer_class(torch: Any) -> Any:
     class Layer(layer_class(torch)):  # type: ignore[misc]
         """A transformer layer: an attention block, then a feed-forward block.
 
-        Each of these blocks has a norm before it and a residual connection around it.
+        The attention block and the feed-forward block each have a norm before them and a residual connection around
+        them.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share, autocast: str, recompute: bool) -> None:

@@ -5,8 +5,8 @@ of the transport's library. Code that uses torch.distributed, such as FSDP, DTen
 measured without changes.
 
 On a GPU, the recorded waits are the times for which the model's stream waits for a call of a group. Some libraries,
-such as FSDP, exchange data on separate streams. In this case, the model's stream waits for an event that was recorded
-after the call.
+such as FSDP, exchange data on separate streams. The model's stream then waits for an event that was recorded after the
+call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """The current mode of metered groups, and the waits that they have recorded.
+    """The current mode of metered groups, and the waits that metered groups have recorded.
 
     `exchanges`: whether the groups exchange data. If `exchanges` is False, calls of the groups return at once, without
         an exchange.
@@ -94,7 +94,7 @@ class RankGroups:
         return mine
 
     def number(self, group: Any) -> int:
-        """Return the number of a group. Groups are numbered in the order in which they were opened."""
+        """Return the number of a group. Groups have numbers in the order in which they were opened."""
         return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
 
     @contextmanager
@@ -135,7 +135,10 @@ def _metered_class(torch: Any, kind: str) -> Any:
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to the group `_plain` if `exchanges` of the meter is True. Otherwise, calls return at once."""
+        """Forwards calls to the group `_plain` if `exchanges` of the meter is True.
+
+        If `exchanges` is False, calls return at once.
+        """
 
         next: tuple[Any, Meter, int]
 
@@ -191,8 +194,8 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a version of torch.distributed.batch_isend_irecv that also batches the messages of metered groups.
 
-    Between two GPUs, messages in both directions must be one call of NCCL. torch makes one call only for process groups
-    of its own class. For other classes, torch makes one call for each message.
+    Between two GPUs, messages in both directions must be one call of NCCL. For process groups of its own class, torch
+    makes one call. For other classes, torch makes one call for each message.
     """
     dist = torch.distributed
     batch = dist.batch_isend_irecv
@@ -212,7 +215,7 @@ def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequ
 @cache
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A torch Work that records the first call of its method `wait`."""
+        """A torch Work whose first call of `wait` is recorded."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()

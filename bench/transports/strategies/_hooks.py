@@ -1,4 +1,4 @@
-"""Run DistributedDataParallel with a hook that exchanges each bucket and records its times."""
+"""Run DistributedDataParallel with a hook that exchanges each bucket, and records the times of each exchange."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXACT_STEPS = 2  # steps with exact exchanges before PowerSGD begins; PowerSGD 
 def parallel(build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
     """Return a module in DistributedDataParallel over a group, and a function to call after each backward pass.
 
-    With a meter, a hook records the times of each bucket, or leaves out its exchange.
+    With a meter, a hook records the times of each bucket. The hook can also leave out the exchange of a bucket.
 
     `ignored`: the names of parameters that are not exchanged.
     """
@@ -115,11 +115,11 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
 
 
 def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any]:
-    """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
+    """Return a function that gathers the buckets of all ranks in 8 bits, and averages the buckets.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
     allgather in the form that NCCL returns. Second, these hooks make two dependent exchanges for each bucket, and mix
-    up the exchanges of several buckets. This function sends scales and elements in one message.
+    up the exchanges of several buckets. This function sends the scales and the elements of a bucket in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

@@ -193,7 +193,10 @@ class Replica:
         return nullcontext()
 
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
-        """Run the passes of all micro-batches. Return each segment with its begin and end."""
+        """Run the passes of all micro-batches.
+
+        Return each segment, with the mark of its begin and the mark of its end.
+        """
         build, mark, spans = self.build, self.build.place.mark, list[Span]()
         num = build.num_micro_batches
         for number, (part, of_part) in enumerate(zip(inputs.chunk(num), targets.chunk(num), strict=True)):
@@ -230,17 +233,20 @@ class Replica:
         return {}
 
     def weights(self) -> list[Any]:
-        """Return the weights on this rank without autograd history, so that a caller can save and restore them."""
+        """Return the weights on this rank, without autograd history. A caller can save and restore these weights."""
         return [local(weight).detach() for weight in self.model.parameters()]
 
     def blocks(self) -> list[tuple[int, Any]]:
-        """Return the blocks on this rank, with their numbers in the whole model."""
+        """Return the number and the module of each block on this rank.
+
+        The number is the block's position in the whole model.
+        """
         return list(enumerate(self.model))
 
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of the last step.
 
-        By default, every rank holds all gradients, and DistributedDataParallel averages them over all ranks.
+        By default, every rank holds all gradients, and DistributedDataParallel averages the gradients over all ranks.
         """
         num = self.build.num_ranks
         yield from held_alike(self, "all", WHOLE, tuple(range(num)), num_rounded=num)

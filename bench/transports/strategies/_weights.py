@@ -1,8 +1,8 @@
 """Define the base class of strategies without buckets.
 
-With such a strategy, each rank changes its own weights, and exchanges weights or gradients. A round of steps checks the
-strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate is 0. The
-weights at the end therefore follow from the gradients of the first step, which are known.
+A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. A round of
+steps checks the strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate
+is 0. The weights at the end therefore follow from the gradients of the first step, which are known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Rep
 
 
 class OwnWeights(Replica):
-    """A replica without a wrapper of torch. Every rank has its own weights."""
+    """A replica without a wrapper of torch. The weights of different ranks may differ."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -42,7 +42,7 @@ class OwnWeights(Replica):
         return self._rates.pop() if self._rates else 0.0
 
     def change(self) -> None:
-        """Change this rank's weights by its own gradients."""
+        """Change this rank's weights by this rank's gradients."""
         self.optimizer.param_groups[0]["lr"] = self.next_rate()
         self.optimizer.step()
 

@@ -68,7 +68,7 @@ class AsyncSgd(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of all ranks in the last step.
 
-        After a probe, yield the weights instead if their exact values are known.
+        After a probe, yield the weights instead of the gradients, if the exact values of the weights are known.
         """
         num_ranks = self.build.num_ranks
         if self.is_probed and self.knows_gradients:

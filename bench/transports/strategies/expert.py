@@ -39,7 +39,8 @@ class Expert(Replica):
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the passes.
 
-        Then sum the gradients of experts over all copies, and divide them by the number of all ranks.
+        After the backward pass, sum the gradients of experts over all copies, and divide the sums by the number of all
+        ranks.
         """
         spans, build = super().passes(inputs, targets), self.build
         began = self.build.place.mark()

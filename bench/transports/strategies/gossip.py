@@ -1,8 +1,9 @@
-"""Each rank averages its weights with the weights of its two neighbours in a ring while its passes run.
+"""While a rank computes its passes, it exchanges weights with its two neighbours in a ring.
 
-The method is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS
-2017). A rank sends its weights while it computes the gradient at these weights. To get the new weights, the rank
-averages its weights with those of its neighbours, and applies this gradient to the average.
+After the passes, the rank averages its own weights and the received weights. The method is algorithm 1 of Lian et al.,
+"Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017). Each rank sends its current weights
+while it computes the gradient at these weights. To get the new weights, the rank averages its weights with those of its
+neighbours, and applies this gradient to the average.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Train with tensor parallelism. The ranks of a mesh row divide each layer and sum its activations.
+"""Train with tensor parallelism. The ranks of a mesh row divide each layer, and sum the activations of the layer.
 
-Rows hold copies of the model and average their gradients.
+The rows of the mesh hold copies of the model, and average their gradients.
 """
 
 from __future__ import annotations
