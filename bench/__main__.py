@@ -46,7 +46,7 @@ _COLLECT_AFTER = (200_000, 50, 1000)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
+    The program returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()

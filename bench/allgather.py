@@ -21,7 +21,7 @@ class AllGather(BlockPattern):
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block to send and of all blocks to receive."""
+        """Return the size of one block (to send) and of all blocks (to receive), in bytes."""
         return shape.block_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

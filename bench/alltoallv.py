@@ -1,10 +1,11 @@
 """Every rank sends a block to every rank. A matrix of weights gives the size of each block.
 
-The option `--matrix` gives the weights row by row. The element in row i and column j is the weight of the block that
-rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every
-rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest number of
-bytes that any rank sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A block with
-a weight above zero has at least 16 bytes. The benchmark uses the largest blocks that fit the requested size.
+The option `--matrix` sets the weights, one row after the other. The element in row i and column j is the weight of the
+block that rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) +
+1. Every rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest
+number of bytes that any rank sends or receives. The size of a block is a multiple of 16 bytes, in proportion to the
+weight of the block. A block with a weight above zero has at least 16 bytes. The benchmark uses the largest blocks that
+fit the requested size.
 
 The bus factor is (n-1)/n by nccl-tests' convention. The bus factor of alltoallv is exact only if all blocks are equal.
 The bound counts only the bytes that cross the boundary of a rank or node.
@@ -36,7 +37,7 @@ class AllToAllV(Pattern):
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Check that the matrix has a row and a column for each rank. A missing matrix is allowed."""
+        """Check that the matrix has one row and one column for each rank. A missing matrix is allowed."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
             return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)

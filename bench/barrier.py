@@ -32,7 +32,7 @@ class Barrier(Pattern):
         return (Collective(self.name, 0, 0),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return nothing: no data arrive."""
+        """Return nothing, because a barrier delivers no data."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

@@ -29,15 +29,15 @@ class Checkpoint(Pattern):
         return max(_WORD_BYTES, round_elements(requested_bytes, _WORD_BYTES))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S, the shard, to send and 0 to receive."""
+        """Return S as the bytes to send, and 0 as the bytes to receive."""
         return shape.payload_bytes, 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return no steps: the transport's checkpointer writes the shard."""
+        """Return no steps, because the transport's checkpointer writes the shard."""
         return ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return nothing: no data arrive at another rank."""
+        """Return nothing, because no rank receives data from another rank."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

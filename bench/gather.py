@@ -21,7 +21,7 @@ class Gather(BlockPattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block to send and, at the root, of all blocks to receive."""
+        """Return the size of one block (to send), and at the root the size of all blocks (to receive), in bytes."""
         return shape.block_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

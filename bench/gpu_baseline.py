@@ -45,11 +45,11 @@ class GpuBaseline(Pattern):
         return (Multiplied(order_of(shape.payload_bytes, shape.element_bytes), shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: nothing leaves a GPU."""
+        """Return 0, because no data leave a GPU."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return None: no link carries data."""
+        """Return None, because no link carries data."""
         return None
 
 

@@ -51,11 +51,11 @@ class HostDevice(Pattern):
         return (Copied(member, 0, shape.payload_bytes * len(self._ways(shape))),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: no data move between ranks."""
+        """Return 0, because no data move between ranks."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, even for one rank. Return None if nothing is copied."""
+        """Return 1, even for one rank. Return None if the copy has 0 bytes."""
         return 1.0 if shape.payload_bytes else None
 
     def _ways(self, shape: Shape) -> tuple[str, ...]:

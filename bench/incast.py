@@ -16,7 +16,7 @@ from bench.core.sweep import round_blocks
 
 
 class Incast(MessagePattern):
-    """Every rank but the root sends S/(n-1), and the root receives S."""
+    """Every rank except the root sends S/(n-1), and the root receives S."""
 
     name = "incast"
     rooted = True
@@ -30,7 +30,10 @@ class Incast(MessagePattern):
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the messages of this member. The root posts its receive operations in member order."""
+        """Return the messages that this member sends or receives.
+
+        The root posts its receive operations in member order.
+        """
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(sends=(Message(shape.root, block),)),)

@@ -1,10 +1,10 @@
 """Member 0 of a group sends many pages to member 1, scattered in both memories like the pages of a KV cache.
 
-S is the sum of the pages. The number of pages is W = `--window` (default 64), and each page has S/W bytes, a multiple
-of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted together, and t
-ends when the last page has arrived. Pages are sent in an order that differs from their order in either memory.
-Inference servers use pages in such an order, because they allocate pages as pages become free. To find the cost of
-paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
+S is the sum of the pages. The number of pages is W = `--window` (default 64). Each page has S/W bytes, and this size is
+a multiple of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted
+together, and t ends when the last page has arrived. Pages are sent in an order that differs from their order in either
+memory. Inference servers use pages in such an order, because they allocate pages as pages become free. To find the cost
+of paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
 
 A page crosses each of the two ports once, so the bus factor is 1.
 
@@ -31,7 +31,7 @@ class KvPages(MessagePattern):
         return round_blocks(requested_bytes, shape.window)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S to send for member 0, and S to receive for member 1."""
+        """Return the bytes to send and to receive: member 0 sends S, and member 1 receives S."""
         return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -2,14 +2,14 @@
 
 The experts of rank k receive a number of tokens that is proportional to (k+1)^-skew. With `--skew 0` (default), all
 ranks get equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two
-exchanges: first the dispatch of tokens, then the combine of results. All messages of an exchange are posted together.
-Results are in bfloat16. With an element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has
-half the bytes of the combine. With all other types, dispatch and combine have equal bytes. Tokens for a rank's own
-experts do not move. The experts take no time.
+exchanges. In the dispatch, ranks send tokens to experts. In the combine, the experts' ranks send results back. All
+messages of an exchange are posted together. Results are in bfloat16. With an element type of one byte (`-d
+float8_e4m3fn`), a token element has 8 bits. The dispatch then has half the bytes of the combine. With all other element
+types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts take no time.
 
-S is the largest buffer of any rank. A send buffer contains all tokens and results that its rank sends. A receive buffer
-contains all tokens and results that its rank receives. Each byte of a buffer crosses the rank's port once, so the bus
-factor is 1.
+S is the size of the largest buffer on any rank. A send buffer contains all tokens and results that its rank sends. A
+receive buffer contains all tokens and results that its rank receives. Each byte of a buffer crosses the rank's port
+once, so the bus factor is 1.
 
     torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
     mpirun -n 4 python -m bench.moe --sizes 64K,1M
@@ -45,12 +45,12 @@ class Moe(MessagePattern):
         return _largest_bytes(*kind, _scale(*kind, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of all tokens and results to send, and of all tokens and results to receive."""
+        """Return two sizes in bytes: all tokens and results that a member sends, and all that the member receives."""
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the dispatch and the combine.
+        """Return two exchanges: the dispatch and the combine.
 
         In the send buffer and in the receive buffer, the tokens come before the results. Tokens and results are in the
         order of members.
@@ -69,7 +69,7 @@ def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
-    """Return the number of units in the blocks of rank 0, which is at least 1.
+    """Return how many units the blocks of rank 0 have. This number is at least 1.
 
     This number of units makes S as large as possible without exceeding `most_bytes`.
     """

@@ -7,9 +7,9 @@ copy. With `--access read`, the target GPU runs the copy. With `--engine sm`, th
 instead of its copy engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via
 process`, one process owns the memory of both GPUs.
 
-A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
-other, the copy goes through the host's memory. Rows with a copy through the host's memory are marked `through-host`.
-Their bound does not use the rate of a peer link.
+A byte crosses each of the two ports once, so the bus factor is 1 for each pair and direction. If two GPUs cannot access
+each other's memory, the copy goes through the host's memory. Rows with a copy through the host's memory are marked
+`through-host`. Their bound does not use the rate of a peer link.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way

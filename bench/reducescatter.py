@@ -22,7 +22,7 @@ class ReduceScatter(BlockPattern):
     reduces = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of all blocks to send and of one block to receive."""
+        """Return the size of all blocks (to send), and the size of one block (to receive), in bytes."""
         return shape.payload_bytes, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

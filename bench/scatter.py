@@ -22,7 +22,7 @@ class Scatter(BlockPattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of all blocks to send (at the root only) and of one block to receive."""
+        """Return two sizes in bytes: all blocks to send (only at the root), and one block to receive."""
         return shape.payload_bytes if member == shape.root else 0, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -30,7 +30,7 @@ class Scatter(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return block m of the root's buffer, for member m."""
+        """Return the block of the root's buffer that has the number of this member."""
         return (Copied(shape.root, member * shape.block_bytes, shape.block_bytes),)
 
 

@@ -1,8 +1,8 @@
 """Every rank sends one message to the next rank of a ring and receives a message from the previous rank.
 
 S is one message. In the measured time, each port sends S and receives S, so the bus factor is 1, as in nccl-tests. The
-bandwidth counts only one direction, not the sum of both directions. If ranks are numbered node by node, one message
-leaves each node. With `--order interleaved`, every message goes to another node.
+bandwidth counts only one direction, not the sum of both directions. If ranks are numbered node by node, only one
+message leaves each node. With `--order interleaved`, every message goes to another node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
     mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved

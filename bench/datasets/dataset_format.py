@@ -1,6 +1,6 @@
 """Define the interface of the files in `formats/`, which write and read data sets of records of equal size.
 
-Each file defines an object `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are
+Each file defines an object `FORMAT`. The user selects a format by the name of its file. Libraries other than numpy are
 imported only when they are used.
 """
 
@@ -34,7 +34,7 @@ class RecordLayout:
 
     `record_bytes`: the size of a stored record.
     `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets a whole record.
-    `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
+    `objects`: the bucket, if the files are objects in a bucket. If the files are in a file system, `objects` is None.
     `to_gpu`: whether records are read into the memory of a GPU.
     """
 
@@ -76,7 +76,7 @@ class RecordReader:
         self.opened.close()
 
     def read(self, index: int, target: Bytes) -> None:
-        """Read one record. Only readers of indexed formats have this method."""
+        """Read one record. Only formats that can read single records have this method."""
         raise NotImplementedError
 
     def announce(self, indices: Sequence[int]) -> None:
@@ -161,7 +161,7 @@ def read_ahead(path: Path) -> None:
 
 
 def aligned(num_bytes: int) -> mmap.mmap:
-    """Return memory for an O_DIRECT read of `num_bytes`: whole pages."""
+    """Return memory for a read of `num_bytes` with O_DIRECT. The memory consists of whole pages."""
     whole = max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES
     return mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 

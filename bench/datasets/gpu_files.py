@@ -2,8 +2,8 @@
 
 With GPUDirect Storage, a disk or NIC writes into the GPU's memory. Without GPUDirect Storage, KvikIO silently uses its
 "compatibility mode": it reads into host memory, and then copies from host memory to the GPU. NVIDIA's library cuFile,
-which KvikIO calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show that
-the bytes did not pass through host memory.
+which KvikIO calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show whether
+the bytes bypassed host memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GpuMemory:
         return self.num_bytes
 
     def part(self, begin: int, num_bytes: int) -> GpuMemory:
-        """Return the bytes from `begin` on."""
+        """Return a part of this memory, from byte `begin` on."""
         return GpuMemory(self.pointer + begin, num_bytes)
 
 
@@ -65,7 +65,7 @@ def why_not() -> str:
 
 
 def opened_file(path: Path | str) -> Any:
-    """Open a file with KvikIO, to be closed by `with`."""
+    """Return a context that opens a file with KvikIO and closes the file at the end."""
     import kvikio
 
     return kvikio.CuFile(path, "r")
@@ -74,7 +74,7 @@ def opened_file(path: Path | str) -> Any:
 def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Read bytes of a file into `target` (a GpuMemory), from byte `offset` on, until `target` is full.
 
-    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, a single read requests all bytes.
 
     Raises EOFError, which names the file, if the file ends earlier.
     """

@@ -21,7 +21,7 @@ class LoaderPlan:
 
     For each batch, a worker also sleeps `prepare_s` seconds.
 
-    `prefetch`: the number of batches of one worker that may be begun but not yet taken, like torch's `prefetch_factor`.
+    `prefetch`: how many batches of one worker may be in progress or waiting, as with torch's `prefetch_factor`.
     """
 
     batch: int
@@ -35,7 +35,7 @@ class LoaderTimes:
     """The waits, steps and batch times of a pass in its steady part, in seconds.
 
     The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
-    worker made a full batch.
+    worker still made a full batch.
     """
 
     wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch
@@ -75,7 +75,7 @@ class Loader:
 
     Of W workers, worker k makes the batches k, k + W, and so on. The order of batches is therefore fixed.
 
-    `workers`: a function that starts the workers of a pass. By default, workers are threads.
+    `workers`: a function that starts the workers of a pass. The default function starts threads.
     """
 
     def __init__(self, records: RecordPass, plan: LoaderPlan, workers: Workers | None = None) -> None:
@@ -83,7 +83,7 @@ class Loader:
         self._workers = workers or self._threads
 
     def run(self) -> LoaderTimes:
-        """Read every record once, with a step after each batch. Raises the error of the read."""
+        """Read every record once, and run a step after each batch. Raises the error of the read."""
         if self._records.num_workers == 0:
             return _alone(self._records, self._plan)
         with self._workers(self._plan) as workers:
@@ -136,7 +136,7 @@ class _Thread:
     def run(self) -> None:
         """Make batches, and put each batch into the queue.
 
-        At the end, put None into the queue, or the error if a read failed.
+        At the end, put None into the queue. If a read failed, put the error into the queue.
         """
         try:
             arriving = self._records.part(self._part)
@@ -164,13 +164,16 @@ class _Thread:
         return taken
 
     def stop(self) -> None:
-        """Make the thread end, even if the queue is full and the thread waits."""
+        """Make the thread end, even if the thread waits because the queue is full."""
         self._stopped = True
         self._room.release()
 
 
 def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
-    """Read and prepare each batch in the caller, without workers. The caller waits for the whole time of each batch."""
+    """Read and prepare each batch in the calling thread, without workers.
+
+    The caller therefore waits for the whole time of each batch.
+    """
     times, arriving = LoaderTimes(), records.part(0)
     first = True
     while True:

@@ -102,7 +102,7 @@ def device_bytes() -> int:
 
 
 def network_bytes() -> int:
-    """Return the bytes that this host has received from other hosts, InfiniBand ports included.
+    """Return how many bytes this host has received from other hosts. Bytes over InfiniBand ports are included.
 
     Each byte counts once. Only hardware interfaces are counted. Bonds, bridges and VLANs are not counted, because their
     traffic also passes through hardware interfaces. In a container without hardware interfaces, all interfaces except
@@ -183,7 +183,7 @@ def cpu_s() -> float:
 def file_system(folder: Path, mounts: str | None = None) -> str:
     """Return the type of the file system of a folder, such as ext4, tmpfs, nfs4 or fuse.sshfs.
 
-    The result is "" if the kernel lists none.
+    The result is "" if the kernel's list does not contain the file system.
 
     `mounts`: the text of /proc/self/mountinfo.
     """

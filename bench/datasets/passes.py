@@ -17,7 +17,7 @@ BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
 
 class RecordPass:
-    """Reads and prepares all records. The result of record k is always row k of `target`.
+    """Reads all records of a data set, and prepares each record. The result of record k is always row k of `target`.
 
     With `sequential`, the pass follows the stored order.
 
@@ -162,7 +162,7 @@ class RecordPass:
 
 
 def _rows(target: Bytes | GpuMemory, num: int, size: int) -> Any:
-    """Return a sequence whose element k is the memory for the result of record k."""
+    """Return a sequence. Element k of the sequence is the memory for the result of record k."""
     if isinstance(target, GpuMemory):
         return [target.part(index * size, size) for index in range(num)]
     return target.reshape(num, size)

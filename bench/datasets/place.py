@@ -73,7 +73,7 @@ class Place(ABC):
 
     @abstractmethod
     def write_probe(self, data: Bytes) -> None:
-        """Write `data` in one piece. Reading this file or object measures the rate of the storage itself."""
+        """Write `data` in one piece. The file or object whose reads measure the rate of the storage itself."""
 
     @abstractmethod
     def close(self) -> None:
@@ -308,7 +308,7 @@ class BucketPlace(Place):
 
 
 def place_at(where: str, timeout_s: float) -> Place:
-    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket.
+    """Make a place for data sets: below a folder, or for `s3://bucket[/prefix]` in a bucket.
 
     Raises OSError if the place cannot be made.
     """

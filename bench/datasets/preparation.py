@@ -1,8 +1,9 @@
 """Prepare a record as a data loader does: decode, augment or tokenise the record.
 
-The loader can do this after reading, or the records are prepared before they are written. A record of n bytes is the
-unit that arrives and is verified. `stored` returns the bytes of a record on storage. `prepare` does the loader's work.
-`restore` turns the result back into the record, so that a wrong result is detected.
+The loader can do this after reading, or the records are prepared before they are written. The record that arrives in
+memory has n bytes, and this record is verified. `stored` returns the form in which a record is stored. `prepare` does
+the work that a data loader would do. `restore` turns the result back into the record, so that a wrong result is
+detected.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class AsStored(Preparation):
 
 
 class Decode(Preparation):
-    """Inflate an image. Each pixel has 4 bits of information.
+    """Inflate an image. Each pixel of the image contains 4 bits of information.
 
-    PNG files of photographs contain about 4 bits of information per pixel as well. A byte of the record is two pixels,
-    so the image has 2 n bytes.
+    PNG files of photographs contain about 4 bits of information per pixel as well. A byte of the record determines two
+    pixels, so the image has 2 n bytes.
     """
 
     def __init__(self, record_bytes: int) -> None:
@@ -180,7 +181,7 @@ class Tokenise(Preparation):
 
 
 class BeforeWriting(Preparation):
-    """A preparation that is done before the records are written. The loader only reads the results."""
+    """A preparation that happens before the records are written. The data loader then only reads prepared records."""
 
     copies_only = True
 

@@ -56,7 +56,7 @@ def mapped(path: str, num_bytes: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """All fields of `RecordPass`, in a form that can be sent to a worker process."""
+    """The fields of a `RecordPass`, in a form that can be sent to a worker process."""
 
     files: str
     layout: RecordLayout
@@ -223,7 +223,10 @@ def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connec
 
 
 def _plain(error: Exception) -> Exception:
-    """Return an error that can be sent. Some libraries' own errors cannot be sent."""
+    """Return an error in a form that can be sent to another process.
+
+    The exceptions of some libraries cannot be sent to another process.
+    """
     if isinstance(error, EOFError | SilentServerError):
         return type(error)(str(error))
     if isinstance(error, OSError) and error.errno is not None:

@@ -13,7 +13,7 @@ _ALLOWED = 0.01  # share of a copy's time; a copy may stop earlier than the last
 
 
 class Beside:
-    """Gathers the start and end times of a row's samples on rank 0. The times arrive in chunks."""
+    """Gathers, on rank 0, the start and end times of a row's samples. The times arrive in chunks."""
 
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
         """Begin without data.

@@ -17,7 +17,7 @@ The calibration has these values:
 `sync_skew_bound_s`: the largest error of a measured skew. This error is 0 if all ranks read one clock.
 `clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
 
-The values `memcpy` and `message_s` are not limits of the measured rows. A message that stays in a cache can be faster
+The values `memcpy` and `message_s` are not limits of the measured rows. If a message stays in a cache, it can be faster
 than a copy through memory. Between ranks that share memory, a library may exchange data without messages.
 """
 

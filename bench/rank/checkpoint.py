@@ -1,4 +1,7 @@
-"""Measure checkpoints. Blocks of steps with and without a checkpoint alternate, and every shard is read back."""
+"""Measure checkpoints. Blocks of steps with a checkpoint alternate with blocks without a checkpoint.
+
+Every shard is read back.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _LEAST, _MOST, _MAX_S = 5, 30, 10.0  # bursts of a row, and the time limit after
 
 
 class BurstMeasurer:
-    """Measures one size on this rank. Rank 0 returns the record, and other ranks return None."""
+    """Measures checkpoints of one size on this rank. Rank 0 returns the record, and other ranks return None."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class BurstMeasurer:
         return None
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Run blocks of steps. Every second block has a checkpoint."""
+        """Run blocks of steps. Every second block of steps has a checkpoint."""
         assert self._checkpointer is not None
         try:
             return self._blocks(self._checkpointer)
@@ -240,5 +243,5 @@ class BurstMeasurer:
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return the slowest rank's seconds of each step that all ranks have run."""
+    """For each step that all ranks have run, return the slowest rank's seconds."""
     return [max(step) for step in zip(*by_rank, strict=False)]

@@ -1,8 +1,8 @@
-"""Compare the clocks of a run's hosts by small messages. The comparisons are made between rows, when nothing is timed.
+"""Compare the clocks of a run's hosts by small messages.
 
-Ranks that read the same CLOCK_MONOTONIC need no comparison. For each further clock, the first rank that reads the clock
-takes part in the comparison. The ranks that read different clocks form a tree of pairs, whose root is rank 0
-(bench/results/clocks.py).
+The comparisons are made between rows, so no measurement runs at the same time. Ranks that read the same CLOCK_MONOTONIC
+need no comparison. Of all ranks that read the same clock, only the first rank takes part in the comparison. The ranks
+that read different clocks form a tree of pairs, whose root is rank 0 (bench/results/clocks.py).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """Return a rank's clock relative to rank 0's clock, from all offsets that were measured so far."""
+        """Return a rank's clock relative to rank 0's clock. The result uses all offsets that were measured so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
@@ -99,9 +99,9 @@ class Clocks:
     def offsets(self) -> dict[str, dict[str, float]]:
         """Return the offset and drift of each clock.
 
-        The key of a clock is the name of a host: the host of the first rank that reads this clock.
+        The results name each clock by a host: the host of the first rank that reads the clock.
 
-        Return {} if there is only one clock.
+        Return {} if all ranks read the same clock.
 
         `at_s`: the time of the latest comparison, on the reference clock.
         `offset_s`, `bound_s`: the clock's offset at that time, and the largest error of the offset.

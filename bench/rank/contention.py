@@ -119,7 +119,7 @@ class ContentionSampler:
     ) -> sampling.Taken:
         """Run the warm-up and the blocks of one row.
 
-        The last timed call, whose data are checked, is from a disturbed block.
+        The last timed call is from a disturbed block. Its data are checked.
         """
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
@@ -184,7 +184,7 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """Return the buffers and calls of this rank as an aggressor; None on other ranks."""
+        """Return the buffers and calls of this rank if it is an aggressor. Otherwise, return None."""
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)

@@ -79,7 +79,7 @@ def deliver(
 def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
     """Return the event that reports a row.
 
-    The event has the figures of the row's slowest group, or the reason why the row has no figures.
+    The event has the results of the row's slowest group, or the reason why the row has no results.
     """
     from bench.store.row_events import RowEvent
 
@@ -103,7 +103,7 @@ def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None
 
 
 def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
-    """Add the final state of the hosts and GPUs and the offsets of the clocks to the header and the file."""
+    """Add the final state of hosts and GPUs, and the offsets of the clocks, to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
@@ -120,7 +120,7 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
 def _exit_code(document: Document, has_controller: bool) -> int:
     """If the run failed, print the reason. Return the exit code.
 
-    The code is 4 for wrong data or a failed row, 3 if every row was skipped, else 0.
+    The exit code is 4 for wrong data or a failed row, 3 if every row was skipped, and otherwise 0.
     """
     for words in _last_words(document):
         say(error_line(words) if has_controller else ERROR_LINE + words.end.text)
@@ -158,9 +158,9 @@ def _host_of(document: Document, job: str, rank: int | None) -> str | None:
 
 
 class _TablePrinter:
-    """Prints the head of the table immediately.
+    """The constructor prints the head of the table.
 
-    The rows of a size are printed after all modes of this size were measured.
+    When all modes of one size are measured, the rows of this size are printed.
     """
 
     def __init__(self, header: Header) -> None:
@@ -242,12 +242,12 @@ def check_output(output: str | None) -> None:
 
 
 def say_out(line: str) -> None:
-    """Print one line to stdout in one write."""
+    """Print one line to stdout with a single write."""
     print(f"{printable.line(line)}\n", end="", flush=True)
 
 
 def say(line: str) -> None:
-    """Print one line to stderr in one write.
+    """Print one line to stderr with a single write.
 
     Do nothing if stderr is closed, which happens if the launcher was killed.
     """

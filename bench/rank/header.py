@@ -175,7 +175,8 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 def links_of(case: Case, world: World) -> dict[str, Any]:
     """Return the links whose rates limit a run, or {} if the links are unknown.
 
-    The links are those of the instance type. A rate that the case states replaces the rate of the instance type.
+    The links are the links of the instance type, with their rates. If the case states a rate, this rate replaces the
+    rate of the instance type.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled

@@ -48,10 +48,11 @@ def with_watchdog(
 ) -> Iterator[HeartbeatWriter]:
     """Write heartbeats, and start a watchdog thread that ends this rank if the rank makes no progress.
 
-    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
-    A rank that ends on SIGTERM must report this, because otherwise it would look like a crashed rank. On SIGUSR1 and in
-    a crash, a rank writes its stacks. `report`: a function that prints why the watchdog ended the rank. `discard`: a
-    function that removes the rank's files from disks. The watchdog calls `discard` before it ends the rank.
+    The watchdog also handles SIGTERM, because the main thread may be inside a library call that never returns to
+    Python. A rank that ends on SIGTERM must report this, because otherwise it would look like a crashed rank. On
+    SIGUSR1 and in a crash, a rank writes its stacks. `report`: a function that prints why the watchdog ended the rank.
+    `discard`: a function that removes the rank's files from disks. The watchdog calls `discard` before it ends the
+    rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -152,7 +153,8 @@ def discard_in_time(discard: Callable[[], None]) -> None:
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
     """If the process paused for longer than the timeout, return the message with which this rank ends.
 
-    Return None if the pause was shorter than the timeout. A shorter pause does not count as time without a heartbeat.
+    Return None if the pause was shorter than the timeout. The time of a shorter pause does not count as time without a
+    heartbeat.
     """
     if pause is None:
         return None
@@ -297,7 +299,7 @@ class HeartbeatWriter:
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Record this rank's activity. The rank calls this method between batches, never in a timed region.
 
-        The watchdog ends the rank if the next call does not follow within `within_s`.
+        If the rank does not call this method again within `within_s`, the watchdog ends the rank.
         """
         self.doing, self.when, self.within_s, self._pending = doing, time.monotonic(), within_s, True
         if self.when - self._written > self._between_s:
@@ -305,9 +307,9 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Return a context for work that needs no other rank, such as filling large buffers.
+        """Return a context for work that this rank does without other ranks, such as filling large buffers.
 
-        CPU time of this work counts as progress.
+        Within the context, use of CPU time counts as progress.
         """
         self._work_clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -317,7 +319,7 @@ class HeartbeatWriter:
             self(self.doing)
 
     def renew_if_working(self) -> None:
-        """Renew the heartbeat if local work has used CPU time since the last call."""
+        """If local work has used CPU time since the last call, renew the heartbeat."""
         clock = self._work_clock
         if clock is None:
             return
@@ -334,7 +336,7 @@ class HeartbeatWriter:
             self._write(None)
 
     def end(self, end: End) -> None:
-        """Write the last heartbeat: how this rank ended."""
+        """Write the last heartbeat, which says how this rank ended."""
         self._write(end)
 
     def _write(self, ended: End | None) -> None:

@@ -1,4 +1,4 @@
-"""Hold the lease of a host. With the lease, only one benchmark at a time measures on this host.
+"""Hold the lease of a host. The lease ensures that only one benchmark at a time measures on this host.
 
 The first rank of each host takes the lease.
 
@@ -37,7 +37,7 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """On the first rank of each host, hold the lease of this host.
 
-    Raises RefusedError if another benchmark measures here.
+    Raises RefusedError if another benchmark measures on this host.
 
     `share`: whether to measure even if another benchmark holds the lease. With `share`, the rank takes the lease if the
     lease is free, and measures without the lease otherwise.
@@ -96,7 +96,7 @@ def _bound(name: str) -> socket.socket | None:
 def _is_ours(name: str) -> bool:
     """Check whether another process of this job holds the lease.
 
-    Two nodes of the job may be the same machine.
+    Two nodes of the job may be the same machine, so another rank may already hold the lease.
     """
     job = os.environ.get(JOB_VARIABLE)
     return bool(job) and _holder(name).get("job") == job

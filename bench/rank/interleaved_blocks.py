@@ -36,7 +36,8 @@ def stop(
     """Return why a row is finished, or None to continue. Rank 0 decides.
 
     A row is finished when the confidence interval of each group's ratio is narrow enough, or when the time limit is
-    reached. The limit is `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary row.
+    reached. The time limit is `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary
+    row.
 
     `pairs`: for each group, the samples without the disturbance and the samples with it.
     """

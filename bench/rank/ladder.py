@@ -1,6 +1,7 @@
 """Run the rounds of a ladder.
 
-Between two rounds, rank 0 chooses the next round from the results so far. Meanwhile, the other ranks wait.
+Between two rounds, rank 0 chooses the next round from the results so far. Meanwhile, the other ranks wait for the next
+round.
 """
 
 from __future__ import annotations

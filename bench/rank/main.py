@@ -116,7 +116,7 @@ class _Process:
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern, and then end the process with the documented exit code."""
+    """Run a pattern, and then end the process with the exit code that describes the result."""
     words = sys.argv if argv is None else argv
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:
@@ -145,7 +145,7 @@ def _check_started_file() -> None:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report an error. Return the exit code if the transport is not yet open. Otherwise, abort the job.
+    """Report an error. If the transport is not yet open, return the exit code. Otherwise, abort the job.
 
     If all ranks find the same error, rank 0 reports the error. If all ranks of one host find the error, the host's
     first rank reports the error. If only one rank finds the error (`of_one_rank`), this rank reports the error.
@@ -336,9 +336,9 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Add codes to errors that mean a lost peer or a lack of memory.
+    """Add a code to each error that means a lost peer or a lack of memory.
 
-    The controller needs these codes to find the root cause.
+    The controller needs the codes of errors to find the root cause.
     """
     try:
         yield

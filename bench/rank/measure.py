@@ -57,7 +57,7 @@ class StepMarker(Protocol):
         """Return a function that makes a call, and marks the call as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
-        """Treat each call of a program as a step."""
+        """Mark each call of a program as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Setting:
     """What a rank knows before its first row: the case, the world, and properties of this machine.
 
     `cache_bytes`: the size of the last-level cache of the rank's host or GPU.
-    `own_cache`: whether this rank has the cache for itself, as on a GPU.
+    `own_cache`: whether only this rank uses the cache, as on a GPU.
     """
 
     case: Case
@@ -86,7 +86,7 @@ class Setting:
 
 
 class Measurer:
-    """Measures a case on this rank, row by row. Rank 0 returns the records, the other ranks empty tuples."""
+    """Measures a case on this rank, row by row. Rank 0 returns the records, and other ranks return empty tuples."""
 
     def __init__(self, setting: Setting) -> None:
         self._s = setting
@@ -115,8 +115,8 @@ class Measurer:
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Yield each row's records, one per group.
 
-        Sizes are in the order of the case or, with a time budget, in the order of `ends_first`. For each size, all
-        rounds of one mode are measured before the next mode.
+        The order of sizes is the order of the case. With a time budget, the order is the order of `ends_first`. For
+        each size, all rounds of the first mode are measured before the second mode.
         """
         case, started = self._case, time.monotonic()
         if self._s.replayed is not None:
@@ -178,7 +178,7 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _burst(self, payload: int, requested: tuple[int, ...]) -> tuple[Record, ...]:
-        """Return the record of checkpoints of one size."""
+        """Return the record of a row of checkpoints, for one size."""
         from bench.rank import checkpoint  # only these rows need it
 
         s = self._s
@@ -353,9 +353,9 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the reason of the first rank that has a reason, or None. All ranks get the same result.
+        """Return the reason of the first rank that has a reason. If no rank has a reason, return None.
 
-        The reason for a failure takes precedence over the reason for a skip.
+        All ranks get the same result. The reason for a failure takes precedence over the reason for a skip.
         """
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))

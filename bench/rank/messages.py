@@ -240,7 +240,7 @@ class RankRefusal(OptionalPartsCode):
 
 
 class RankRemark(Code):
-    """Remarks for readers of a results file."""
+    """The remarks that a results file contains for its readers."""
 
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (

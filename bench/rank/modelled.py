@@ -147,7 +147,7 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Return why the fabric cannot simulate a pattern, or None.
+    """Return why the fabric cannot simulate a pattern. Return None if the simulation is possible.
 
     The fabric simulates only the links between ranks, and not the GPUs themselves.
     """

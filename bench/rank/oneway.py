@@ -1,6 +1,6 @@
 """Take samples of one-way messages.
 
-A message starts on one rank and ends on another rank, so the clocks of both ranks are compared.
+A message starts on one rank and ends on another rank. The clocks of the two ranks are therefore compared.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class OneWaySampler:
     def _stamps(self, num: int) -> list[int]:
         """Exchange messages. Return this rank's time stamps in nanoseconds.
 
-        The sender's time stamps are the starts of its messages. The receiver's time stamps are the arrivals. Each rank
-        uses its own clock.
+        The sender's time stamps are the starts of its messages. The receiver's time stamps are the arrivals of the
+        messages. Each rank uses its own clock.
         """
         if self._pair is None or self._compiled is None:
             return []

@@ -80,7 +80,10 @@ class OverlapSampler:
     """Takes samples of rows in which a collective overlaps matrix products. All ranks execute the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
-        """Prepare without allocating memory. The transport must be able to overlap (rows.no_overlap_reason)."""
+        """Prepare the sampler, without allocating memory.
+
+        The transport must be able to overlap products with collectives (rows.no_overlap_reason).
+        """
         assert isinstance(transport, Overlapping)
         self._overlapping: Overlapping = transport
         self._case, self._transport = case, transport
@@ -92,7 +95,7 @@ class OverlapSampler:
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm up, choose the order (size) of the matrices, and run the blocks of one row."""
+        """Warm up, choose the number of rows of the matrices, and run the blocks of one row."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, _ = sampler.warm_up()

@@ -21,7 +21,7 @@ _INTERFACES = Path("/sys/class/net")
 
 
 def launchers() -> tuple[Launcher, ...]:
-    """Return every launcher, in descending order of precedence."""
+    """Return all launchers. Launchers with a higher precedence come first."""
     loaded: list[Launcher] = [plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")]
     return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
 
@@ -40,7 +40,7 @@ def place(env: Mapping[str, str]) -> RankInfo:
 
 
 def usable_cpus() -> frozenset[int]:
-    """Return the CPUs that all ranks of this host may use together.
+    """Return the CPUs on which the ranks of this host may run, all ranks together.
 
     The launcher may have bound each rank to a few of these CPUs.
     """
@@ -52,7 +52,7 @@ def usable_cpus() -> frozenset[int]:
 
 
 def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.ROOT) -> tuple[frozenset[int], ...]:
-    """Return the CPUs in the NUMA node of each local rank's GPU. A set is empty if the node is unknown.
+    """For each local rank, return the CPUs in the NUMA node of the rank's GPU. A set is empty if the node is unknown.
 
     `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. As in every transport, local rank k
         uses GPU k modulo the number of GPUs.
@@ -66,10 +66,10 @@ def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.
 def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
     """Bind this process to a part of the cores on which it may run. Return a description of the binding.
 
-    The function divides cores of this process's CPU mask among ranks. If a launcher bound ranks to different sockets,
-    each rank therefore stays on its socket. If the mask contains cores near this rank's GPU, these cores are divided
-    among all ranks whose GPUs are near them. If the mask contains no such cores, all ranks of the host divide all cores
-    of the mask in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
+    The function divides the cores of this process's CPU mask among ranks. If a launcher bound ranks to different
+    sockets, each rank therefore stays on its socket. If the mask contains cores near this rank's GPU, these cores are
+    divided among all ranks whose GPUs are near them. If the mask contains no such cores, all ranks of the host divide
+    all cores of the mask in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because

@@ -132,7 +132,10 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. After this exchange, return the time of day in seconds."""
+    """Send eight bytes over the path that will be measured.
+
+    After this exchange, return this host's time of day in seconds.
+    """
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -172,7 +175,7 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
     """Compare the facts of all ranks on rank 0. Return remarks on rank 0.
 
-    Raises RefusedError on all ranks if two ranks differ in a fact that must be equal.
+    If two ranks differ in a fact that must be equal, raises RefusedError on all ranks.
     """
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
@@ -211,7 +214,10 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Return a refusal if two machines have the same host name. A host name must identify a node."""
+    """Return a refusal if two machines have the same host name.
+
+    This is an error, because each host name must identify exactly one node.
+    """
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -233,8 +239,8 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
     """Return a refusal if a variable differs between hosts.
 
-    A variable may differ between the ranks of a host, for example because each rank uses another rail. All hosts must
-    have the same set of values.
+    Within a host, a variable may differ between ranks, for example because each rank uses another rail. All hosts must
+    have the same set of values of this variable.
     """
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):

@@ -1,8 +1,8 @@
-"""Mark rows, phases and steps in the trace of a profiled launch (`--profile`). Only such a launch imports this module.
+"""Mark rows, phases and steps in the trace of a profiled launch (`--profile`).
 
-The trace has a range for each row and each phase of a row, named as in the heartbeats. A step is one call of the
-measured operation, or a whole step of a replay. The range of a step is called `ProfilerStep#`, which tools for training
-traces recognise.
+Only a profiled launch imports this module. The trace has a range for each row, and a range for each phase of a row. The
+heartbeats use the same names. A step is one call of the measured operation, or a whole step of a replay. The range of a
+step is called `ProfilerStep#`, which tools for training traces recognise.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Records:
     ) -> Record:
         """Return the record of group k.
 
-        `wrongs`: the wrong elements of each world rank.
-        `transport_flags`: flags that say how the ranks executed the row.
+        `wrongs`: for each world rank, the wrong elements that the rank found.
+        `transport_flags`: flags that state how the ranks executed the row.
         """
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
@@ -132,7 +132,10 @@ class Records:
 
 
 def _first(wrongs: Sequence[Wrong]) -> Wrong:
-    """Return the first wrong data. Ranks whose own send buffer is wrong take precedence over other ranks."""
+    """Return the first wrong data.
+
+    Wrong data in the own send buffer of a rank take precedence over other wrong data.
+    """
     sent = [wrong for wrong in wrongs if wrong.first is not None and wrong.first.code == WrongCode.SENT]
     return next(iter(sent), next((wrong for wrong in wrongs if wrong.num_wrong), wrongs[0]))
 

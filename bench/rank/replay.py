@@ -1,7 +1,7 @@
-"""Run the exchanges of a recorded job again. Time whole steps and each exchange.
+"""Run the exchanges of a recorded job again. The time of each whole step is measured, and the time of each exchange.
 
-All ranks run the operations of a step in the plan's order, so ranks cannot block each other. Between two exchanges, a
-rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, the
+All ranks run the operations of a step in the plan's order, so ranks cannot block each other. If the job worked between
+two exchanges, a rank sleeps, spins or multiplies matrices for the same time. If the job worked during an exchange, the
 replay also works during this exchange.
 """
 
@@ -267,7 +267,7 @@ class Replayer:
         return multiply
 
     def _checked(self) -> tuple[Record, ...] | None:
-        """Make one call of each type on poisoned buffers. Return None if all data are right."""
+        """Make one call of each type of exchange on poisoned buffers. Return None if all data are right."""
         self._beat("replay: checking the data")
         wrongs = self._channel.gather(self._wrong(0))
         failed = [
@@ -355,7 +355,10 @@ class Replayer:
         return str(reason)
 
     def _step(self, step: PlannedStep) -> tuple[float, list[tuple[int, float, float]]]:
-        """Run one step. Return the step's time in seconds, and (number, begin, end) of each operation of this rank."""
+        """Run one step.
+
+        Return the duration of the step in seconds, and (number, begin, end) for each operation of this rank.
+        """
         own, tail_s = [], step.tails_s.get(self._rank, 0.0)
         for number, one in enumerate(step.operations):
             if one.kind in self._programs:
@@ -459,8 +462,8 @@ class Replayer:
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
         """Return the time of one type of exchange in the recorded job, in seconds.
 
-        Return None if the job's time is unknown. The function computes the mean of the exchanges in each step. The
-        result is the median of these means.
+        Return None if the job's time is unknown. For each recorded step, the function computes the mean time of the
+        exchanges in this step. The result is the median of the means of all steps.
         """
         means = []
         for place in replayed:

@@ -25,9 +25,9 @@ _ANY_BATCH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """The plan of one size in one mode, for groups that run at the same time.
+    """The plan for one size and one mode, for groups that run at the same time.
 
-    `max_s`: the time limit of the samples in seconds. The row is skipped if the limit is 0 or less.
+    `max_s`: the time limit of the samples in seconds. If `max_s` is 0 or less, the row is skipped.
     """
 
     mode: str
@@ -77,9 +77,9 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether the nodes are equal parts of the group.
+    """Return the number of nodes of a group, and whether these nodes divide the group into equal parts.
 
-    Nodes are equal parts if the group's members are ordered by node, with the same number on each node.
+    The parts are equal if the group's members are ordered by node, and each node has the same number of members.
     """
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
@@ -110,8 +110,8 @@ class BufferSets:
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
-        For a cold cache, the sets of all ranks that share the cache have a total of at least twice the cache size. No
-        rank gets more than _MOST_SETS sets, even if a cold cache would require more sets.
+        For a cold cache, all ranks that share the cache together need sets with at least twice the size of the cache.
+        No rank gets more than _MOST_SETS sets, even if a cold cache would require more sets.
 
         An in-place reduction overwrites its input, so every call of a pipelined batch needs its own buffer set. Calls
         on a GPU are short. The time of a batch with only a few calls would mostly show the launch of the batch. A row

@@ -37,9 +37,9 @@ _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The times of each group of a row on rank 0, in seconds per call of the program. Other ranks have no times.
+    """The times of each group of a row, on rank 0, in seconds per call of the program. Other ranks have no times.
 
-    `warmup`: the slowest rank's warm-up times, by group.
+    `warmup`: for each group, the slowest rank's warm-up times.
     """
 
     warmup: tuple[Sequence[float], ...]
@@ -154,7 +154,7 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Return how many warm-up calls follow the first `done` calls.
+        """Return how many more warm-up calls are necessary after the first `done` calls.
 
         Together, all warm-up calls take about 50 ms.
         """
@@ -165,8 +165,8 @@ class Sampler:
         """Return the number of calls per sample, which is 1 in isolated mode.
 
         In pipelined mode, the number is the smallest power of two for which a sample lasts as long as the transport
-        requires (2 ms for most transports). The clock readings then take only a small part of the time. The number is
-        at most `most`.
+        requires (2 ms for most transports). A longer sample makes the clock readings only a small part of the time. The
+        number is at most `most`.
         """
         if self._row.mode == "isolated":
             return 1

@@ -40,7 +40,7 @@ class ReportProgress(Protocol):
     """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat. The rank calls this between batches, never in a timed region."""
+        """Record a heartbeat. The rank calls this method between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
         """Return a context for work that this rank does without other ranks.
@@ -134,9 +134,10 @@ def open_case(
     expected: preflight.Expected | None,
     marker: measure.StepMarker | None = None,
 ) -> Session:
-    """Check that the ranks reach each other and have the same software, variables and case.
+    """Check that the ranks reach each other. Also check that all ranks have the same software, variables and case.
 
-    `marker`: marks the steps of a profiled launch. Raises RefusedError if the ranks are not the launched world.
+    `marker`: marks the steps of a profiled launch. Raises RefusedError if the ranks do not form the world that was
+        launched.
     """
     case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -233,9 +234,9 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
     """Return the size of the cache that cold buffers must exceed, and whether each rank has a separate cache.
 
-    If buffers are in host and device memory, the result is the larger cache. If ranks have different caches, the result
-    is the largest cache. A batch of in-place reductions has one call per buffer set, so all ranks need the same number
-    of sets. All ranks therefore use the same cache size.
+    If buffers are in host memory and in device memory, the result is the larger cache. If ranks have different caches,
+    the result is the largest cache. A batch of in-place reductions has one call per buffer set, so all ranks need the
+    same number of sets. All ranks therefore use the same cache size.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -246,7 +247,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
     """Return the bytes available to one rank's buffers.
 
-    If buffers are in host and device memory, the smaller amount is used.
+    If buffers are in host memory and in device memory, the smaller amount is used.
     """
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
@@ -325,6 +326,6 @@ def _start_more(case: Case) -> str:
 
 
 def _multiplies(pattern: Pattern) -> bool:
-    """Check whether this pattern multiplies matrices. A single rank can measure such a pattern."""
+    """Check whether this pattern multiplies matrices. A pattern that multiplies matrices can run on a single rank."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -47,7 +47,7 @@ class StepUsage:
 
 
 def together(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a record from the values of all ranks.
+    """Combine the values of all ranks into the fields of a record.
 
     If any rank lacks a value, the result omits this value.
     """

@@ -44,7 +44,7 @@ _PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, a
 
 
 def plan_of(case: Case, world: World) -> StepPlan:
-    """Return the plan of the training.
+    """Return the plan of the training that the case describes.
 
     Raises UsageError if the case does not define a training, or if the training does not fit the ranks.
     """
@@ -369,8 +369,8 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
     """Return two times for each segment: by linkbench's clocks and by the library's logger.
 
-    The function picks, for each segment, the rank with the largest difference between the two times. The result is
-    empty if a rank lacks the logger's times.
+    For each segment, the function picks the rank whose two times differ most. The result is empty if the library's
+    logger recorded no times on some rank.
     """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}

@@ -2,11 +2,11 @@
 
 python -m bench.rank.under_lease [--share-hosts] PROGRAM ARGUMENTS ...
 
-The controller puts this prefix before a tool's program. This process replaces itself with the program, so a launcher
-sees only the program. Before the replacement, the first process of each host takes the host's lease
-(rank/host_lease.py) and starts a helper process. The helper holds this lease until the program ends. The helper also
-reads the controller's lease (store/lease.py). If the controller's lease is lost, the helper ends all processes of the
-job on its host.
+The controller puts this command line before the command line of a tool's program. This process replaces itself with the
+program, so a launcher sees only the program. Before the replacement, the first process of each host takes the host's
+lease (rank/host_lease.py) and starts a helper process. The helper holds this lease until the program ends. The helper
+also reads the controller's lease (store/lease.py). If the controller's lease is lost, the helper ends all processes of
+the job on its host.
 """
 
 from __future__ import annotations

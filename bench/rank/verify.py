@@ -1,8 +1,8 @@
 """Verify data: poison buffers before a call, and compare their contents exactly after the call.
 
-Each row has three checks (docs/metrics.md). The first check is a call before timing. The second check examines the
-output of the last timed call. The third check is a later call with other data. The guards and the unused parts of the
-receive buffer must still contain their poison after the operation.
+Each row has three checks (docs/metrics.md). The first check is a call before the timed calls. The second check examines
+the output of the last timed call. The third check is one more call with other data. The guards and the unused parts of
+the receive buffer must still contain their poison after the operation.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, in
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
-    """Return the offset of this member's data in the single buffer of an in-place call, in bytes.
+    """Return, in bytes, the offset of this member's data in the single buffer of an in-place call.
 
     The offset is 0 except for allgather.
     """

@@ -1,7 +1,7 @@
 """Find the folder that keeps compiled code between runs.
 
-The folder is in the home folder if possible. If the home folder cannot be used, a private folder in the temporary
-folder takes its place.
+If possible, the folder for compiled code is in the home folder. If the home folder cannot be used, a private folder in
+the temporary folder takes its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 def folders() -> tuple[Path, ...]:
     """Return the cache folders to try.
 
-    A folder in the home folder, if any, comes before a folder in the temporary folder.
+    If the user has a home folder, the folder in it comes before the folder in the temporary folder.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
@@ -40,7 +40,7 @@ def is_ours(folder: Path) -> bool:
 def for_cupy(environ: MutableMapping[str, str]) -> None:
     """Set CuPy's cache folder if the default folder is not writable.
 
-    Call this function before CuPy is imported. With a folder that is not writable, the import fails.
+    Call this function before CuPy is imported. If the cache folder is not writable, the import of CuPy fails.
     """
     if _OF_CUPY in environ:
         return

@@ -20,7 +20,7 @@ _COMPILE_MOST_S = 60.0
 def build(source: Path) -> tuple[Path | None, str]:
     """Return the library that is compiled from a C file, and the name of the compiler.
 
-    Return None and a reason if the file cannot be compiled. The file is compiled only once.
+    Return None and a reason if the file cannot be compiled. Each C file is compiled only once.
     """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:

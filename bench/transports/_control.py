@@ -1,4 +1,7 @@
-"""Open the control plane of a transport that cannot send messages. The control plane uses another library."""
+"""Open the control plane of a transport that cannot send messages.
+
+The control plane uses another library than the transport.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank.
+    """The control plane as one rank sees it.
 
     `name`: the library that it uses.
     `swap`: sends a text to each of some ranks, and returns the texts that other ranks send to this rank. Its arguments
@@ -52,7 +55,8 @@ def open_control(place: RankInfo, options: Options) -> Control:
 def open_carrier(place: RankInfo, options: Options) -> Transport:
     """Return MPI as the control plane if an MPI launcher started the ranks and mpi4py works. Otherwise, return Gloo.
 
-    Raises RefusedError if neither library works. Raises AbsentError with the missing ranks if some ranks do not arrive.
+    Raises RefusedError if neither MPI nor Gloo works. Raises AbsentError with the missing ranks if some ranks do not
+    arrive.
     """
     reason = ""
     if place.launcher in _OF_MPI:

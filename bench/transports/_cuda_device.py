@@ -41,7 +41,7 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """Return the CuPy module. Raises NotInstalledError if CuPy is missing or does not load."""
+    """Return the CuPy module. Raises NotInstalledError if CuPy is not installed or cannot be loaded."""
     try:
         _cache.for_cupy(os.environ)
         import cupy
@@ -91,7 +91,7 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
 
 
 def count(cupy: Any, visible: str | None) -> int:
-    """Return the number of GPUs that CUDA shows. Raises RefusedError if there are none.
+    """Return the number of GPUs that CUDA shows. Raises RefusedError if CUDA shows no GPU.
 
     `visible`: the value of CUDA_VISIBLE_DEVICES.
     """
@@ -147,7 +147,10 @@ def _bus(runtime: Any, index: int) -> str:
 
 
 def take(cupy: Any, index: int) -> CudaDevice:
-    """Create a context on a GPU, and return the properties of the GPU. Raises RefusedError if that fails."""
+    """Create a context on a GPU, and return the properties of the GPU.
+
+    Raises RefusedError if the context cannot be created.
+    """
     try:
         cupy.cuda.runtime.setDevice(index)
         cupy.cuda.runtime.memGetInfo()  # the first call creates the context
@@ -160,7 +163,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks that share a GPU, or None if no ranks share one.
+    """Return the first two ranks that share a GPU. Return None if no ranks share a GPU.
 
     `owners`: the GPU of every rank.
     """

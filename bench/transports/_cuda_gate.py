@@ -5,8 +5,8 @@ memory. If the host does not write this number within a time limit, the kernel e
 invalid. Without the time limit, the host could wait forever, for example if the queue is full or a debugger makes every
 launch wait.
 
-The kernels of all ranks of a host wait for the same number. One write therefore starts the streams of all these ranks
-together.
+The kernels of all ranks of a host wait for the same number. When the host writes this number, the streams of all these
+ranks therefore start together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GateProblem(Code):
 
 
 class _OwnWords:
-    """Host memory for the gates of a single rank."""
+    """Host memory with the numbers for the gates of a single rank."""
 
     opens = True
 
@@ -79,7 +79,7 @@ class SharedWords:
 
     @staticmethod
     def num_bytes(local_size: int) -> int:
-        """Return the bytes of memory that these ranks need. CUDA registers only whole pages."""
+        """Return how many bytes of shared memory the gates of these ranks need. CUDA registers only whole pages."""
         return -(-(1 + local_size) * _BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class StreamGate:
     def is_open(self, ticket: int) -> bool:
         """Return whether `open` opened the gate with this ticket before the time limit.
 
-        Call this after the stream has passed the gate.
+        Call this method after the stream has passed the gate.
         """
         return self._expired.value != ticket
 

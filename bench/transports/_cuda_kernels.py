@@ -1,6 +1,6 @@
 """Define the GPU kernels for CUDA and HIP: a copy kernel, a pointer-chase copy, and a gate that waits for the host.
 
-The kernels include no header. However, CuPy needs CUDA's headers to compile any kernel.
+The source code of the kernels includes no header. However, CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
@@ -157,14 +157,14 @@ def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
 
 
 def numbers(*values: int) -> tuple[np.uint64, ...]:
-    """Return numbers as kernel arguments, all 64 bits wide."""
+    """Return numbers as arguments of a kernel. Each argument is 64 bits wide."""
     return tuple(np.uint64(value) for value in values)
 
 
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
     """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    The grid has as many blocks as all SMs can run at the same time, but at most one block per tile.
+    The grid has at most one block per tile, and at most as many blocks as all SMs can run at the same time.
 
     `blocks`: the number of blocks that one SM can run.
     """

@@ -74,7 +74,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """Return the parts of a member's buffers.
+    """Return the parts of the buffers of one member.
 
     A copy may specify where its source and its target are: on which GPU, or on the host. Bytes for which no copy
     specifies a place are on the member's own GPU.
@@ -167,8 +167,8 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    The memory does not come from a pool. If the memory came from a pool, other processes that open the memory could
-    access the whole pool.
+    The host memory does not come from a pool. If the memory came from a pool, other processes that open the memory
+    could access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
@@ -203,7 +203,7 @@ class Staged(Memory):
     """GPU memory (a _Span) whose contents the host writes and compares, one chunk at a time."""
 
     def write(self, data: Bytes) -> None:
-        """Copy to the GPU. The bytes have arrived on return."""
+        """Copy to the GPU. When the method returns, the bytes have arrived."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -212,7 +212,7 @@ class Staged(Memory):
         return data
 
     def fill(self, content: Tiled) -> None:
-        """Write `content`. The bytes have arrived on return."""
+        """Write `content`. When the method returns, the bytes have arrived."""
         for begin, chunk in self._chunks():
             chunk.put(content.after(begin).head(len(chunk)))
 
@@ -286,7 +286,7 @@ def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
 class CudaBuffers(Buffers):
     """The buffer sets of one rank, arranged as a BufferLayout describes. A set has a send buffer and a receive buffer.
 
-    Every page is written before use.
+    Every page is written before its first use.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class CudaBuffers(Buffers):
     ) -> None:
         """Allocate the buffers.
 
-        `allocate(place, bytes)` returns one allocation.
+        The function `allocate(place, bytes)` makes one allocation.
         """
         self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
         self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}
@@ -307,7 +307,10 @@ class CudaBuffers(Buffers):
             block.piece(0, block.num_bytes).fill(constant(GUARD))
 
     def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """Return the place and the address of bytes in a buffer. `index` is the number of the buffer set."""
+        """Return where some bytes of a buffer are: the GPU or host, and the address.
+
+        `index` is the number of the buffer set.
+        """
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
 

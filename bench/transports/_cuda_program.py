@@ -1,4 +1,7 @@
-"""Build programs of copies with bound arguments. Each copy has its own stream. One event starts all copies."""
+"""Build programs of copies, in which all arguments are bound. Each copy has its own stream.
+
+One event starts all copies.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 def by_kernel(
     kernel: Any, num_sms: int, blocks_per_sm: int, source: End, target: End, num_bytes: int, stream: int
 ) -> Issue:
-    """Return a function that issues a copy by the kernel. The kernel has at most as many blocks as fit on the GPU.
+    """Return a function that issues a copy by the kernel.
 
-    The GPU must have access to source and target. Raises ValueError if the source or the target is not aligned.
+    The kernel has at most as many blocks as the GPU can run at the same time. The GPU must have access to source and
+    target. Raises ValueError if the source or the target is not aligned.
     """
     source_at, target_at = _aligned(source, target)
     grid = (_cuda_kernels.copy_grid(num_bytes, num_sms, blocks_per_sm),)
@@ -118,8 +122,8 @@ class CopyProgram:
     def warm(self, index: int) -> None:
         """Run the copies of a buffer set once, unless this program has already run copies.
 
-        At the first call, CUDA loads code, and may wait until the whole GPU is idle. The first call must therefore come
-        before a measurement.
+        At the first call, CUDA loads code, and may wait until the whole GPU is idle. The first call must therefore
+        happen before a measurement begins.
         """
         if not self._ran:
             self.run(index)
@@ -144,10 +148,10 @@ class CopyProgram:
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        All streams wait for the first event. On each stream, an event follows the timed copies. The uncounted copies
-        and a second event come after this event.
+        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. The
+        uncounted copies and a second event come after this event.
 
-        `extra`: the number of uncounted copies of each stream.
+        `extra`: for each stream, the number of uncounted copies.
         """
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
@@ -179,7 +183,7 @@ class CopyProgram:
         return CopyTimes(max(ends), host_s, enqueue_s, started_s, ends, min(stops))
 
     def ends_s(self) -> list[float]:
-        """Return the seconds from the common start to the end of each stream's timed copies, by the events."""
+        """Return, for each stream, the seconds from the common start to the end of the timed copies, by CUDA events."""
         return list(self._since_begin(self._ends))
 
     def _since_begin(self, events: Sequence[Any]) -> tuple[float, ...]:
@@ -197,7 +201,7 @@ class CopyProgram:
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
         """Time copies of pageable memory with the host's clock.
 
-        The driver makes such copies on the calling thread, so two concurrent directions need two threads. Each thread
+        The calling thread itself makes such copies, so two concurrent directions need two threads. Each thread
         continues with uncounted copies until the timed copies of all threads have ended.
         """
         if len(self.streams) > 1 and self._others is None:

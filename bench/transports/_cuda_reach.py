@@ -143,7 +143,7 @@ class Reach:
     """Describes how this rank can access the GPUs and the memory of other ranks."""
 
     def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
-        """Gather which GPU each rank has."""
+        """Find out which GPU each rank has, on all ranks."""
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
@@ -186,7 +186,7 @@ class Reach:
     def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
         """Exchange the handles of all ranks' buffers. Open the buffers that this rank's copies use.
 
-        Return None, or the reason if a buffer cannot be opened.
+        Return the reason if a buffer cannot be opened. Otherwise, return None.
         """
         self._opened.close()
         mine = None
@@ -220,7 +220,7 @@ class Reach:
         return None
 
     def is_staged(self, group: Group, buffers: CudaBuffers, copy: Copy) -> bool:
-        """Check whether a copy is between two GPUs of this process without peer access."""
+        """Check whether a copy goes between two GPUs of this process that have no peer access."""
         return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
     def end(
@@ -228,8 +228,8 @@ class Reach:
     ) -> End:
         """Return the source or target of a copy as (GPU, address).
 
-        For memory of another process, the GPU in the result is this rank's GPU. From the address, CUDA knows which GPU
-        owns the memory.
+        If the memory belongs to another process, the result names this rank's own GPU. From the address, CUDA knows
+        which GPU owns the memory.
         """
         rank = group.ranks[member]
         if rank == self._rank:

@@ -30,7 +30,7 @@ class CopyTimer:
         sync: Callable[[], None],
         barrier: Callable[[], None],
     ) -> None:
-        """`sync` waits for this rank's GPU and for all ranks. `barrier` waits only for all ranks."""
+        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits only for all ranks."""
         self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -91,7 +91,7 @@ class CopyTimer:
 
         If this rank is in a group but has no copies, its samples take 0 s. A rank in no group has no samples.
 
-        `samples`: the times of the portions of each sample. A sample has `num_calls` calls.
+        `samples`: for each sample, the times of its portions. Each sample consists of `num_calls` calls.
         """
         if compiled is None:
             return Timing((), "python")

@@ -1,6 +1,6 @@
 """Manage one rank's GPU and the buffers on this GPU through CuPy.
 
-Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
+Only CuPy's current stream is used. MPI does not know CUDA streams, so each write waits until the stream is idle.
 """
 
 from __future__ import annotations

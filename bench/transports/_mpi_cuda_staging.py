@@ -21,7 +21,7 @@ _GAIN = 0.9  # a time above this share of the staged time is no clear gain, beca
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """Return the rank to which rank 0 sends: the first rank on another host or, on a single host, rank 1.
+    """Return the rank with which rank 0 exchanges messages: the first rank on another host, or rank 1 on a single host.
 
     Return None if there is only one rank.
     """

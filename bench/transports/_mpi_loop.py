@@ -1,8 +1,8 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
-The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
-Python passes the addresses of the MPI functions that the loop calls. These MPI functions belong to the MPI library that
-mpi4py has loaded. Without a compiler, transports/mpi.py uses a Python loop.
+The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once and kept in the user's cache. Python
+passes the addresses of the MPI functions that the loop calls. These MPI functions belong to the MPI library that mpi4py
+has loaded. Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Loop:
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
         """Return one step.
 
-        `type`, `op` and `comm` are mpi4py objects. Buffers are addresses, counts are elements per block.
+        `type`, `op` and `comm` are mpi4py objects. Buffers are given as addresses. Counts are numbers of elements per
+        block.
         """
         handles = {
             name: self._mpi._handleof(each)
@@ -130,7 +131,7 @@ class Loop:
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
-        """Return an array of the handles of mpi4py's requests."""
+        """Return an array with the handles of mpi4py's requests."""
         return (self._handle * len(requests))(*(self._mpi._handleof(request) for request in requests))
 
     def program(self, sets: Sequence[Sequence[LoopStep]], keep: list[Any]) -> LoopProgram:

@@ -129,7 +129,7 @@ class NcclReport:
 def merge(reports: Iterable[NcclReport]) -> NcclReport:
     """Merge the reports of all ranks into one report. `reports` is in rank order.
 
-    Only some ranks of a node use a network.
+    The reports differ, because only some ranks of a node use a network.
     """
     whole = NcclReport()
     for rank, one in enumerate(reports):
@@ -153,7 +153,7 @@ class Debug:
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
-        """Set NCCL's variables. Call this before NCCL is initialised.
+        """Set NCCL's variables. Call this constructor before NCCL is initialised.
 
         `every_call`: whether NCCL prints TUNING lines at every call (see the module).
         """
@@ -252,11 +252,11 @@ def _expanded(name: str) -> str:
 
 
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """Return a text about the first condition of `--require` that is not met or cannot be checked.
+    """Find the first condition of `--require` that NCCL does not meet, or that cannot be checked.
 
-    The text states what NCCL reported. Return None if all conditions are met. If `seen` is given, the function checks
-    only the condition on `network`. If `seen` is None, the function compares the conditions on `algorithm` and
-    `protocol` with `choice`.
+    Return a text about this condition. The text states what NCCL reported. Return None if all conditions are met. If
+    `seen` is given, the function checks only the condition on `network`. If `seen` is None, the function compares the
+    conditions on `algorithm` and `protocol` with `choice`.
     """
     for name, value in required:
         if name == "network" and seen is not None:

@@ -146,7 +146,7 @@ def loaded() -> ctypes.CDLL | None:
 def version(torch: Any, library: Any) -> tuple[int, ...]:
     """Return the version of the loaded NCCL.
 
-    torch itself reports only the version with which it was built. The loaded version may be newer.
+    torch itself reports only the version with which it was built. The version that is loaded may be newer.
     """
     number = ctypes.c_int(0)
     try:
@@ -177,7 +177,7 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 def reserve_bytes(total_bytes: int) -> int:
     """Return the bytes of GPU memory to reserve for NCCL and the driver.
 
-    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. linkbench adds 1 GiB.
+    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 

@@ -122,7 +122,7 @@ class Runtime:
         return self._number("GetDevice")
 
     def setDevice(self, device: int) -> None:
-        """Make a GPU the current GPU of this thread."""
+        """Make a GPU the current device of this thread."""
         self._call("SetDevice", ctypes.c_int(device))
 
     def malloc(self, num_bytes: int) -> int:
@@ -140,7 +140,7 @@ class Runtime:
         self._call("Memcpy", ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), kind)
 
     def deviceSynchronize(self) -> None:
-        """Wait for all work of the current GPU."""
+        """Wait until the current GPU has done all its work."""
         self._call("DeviceSynchronize")
 
     def memGetInfo(self) -> tuple[int, int]:
@@ -250,7 +250,7 @@ class NcclLibrary:
         return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
     def new_id(self) -> bytes:
-        """Return an id. Ranks that use the same id make a communicator together."""
+        """Return an id. Ranks that use the same id together make one communicator."""
         made = UniqueId()
         self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
         return bytes(memoryview(made))
@@ -269,7 +269,7 @@ class NcclLibrary:
         return int(comm.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that older versions lack. Raises NcclFailure if the function fails or is missing."""
+        """Call a function of NCCL that older versions lack. Raises NcclFailure if the function fails or is missing."""
         function = getattr(self._library, name, None)
         if function is None:
             raise NcclFailure(f"this NCCL has no {name}")

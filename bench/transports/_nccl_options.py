@@ -20,7 +20,7 @@ _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 
 
 class NcclOption(Code):
-    """Why nccl_direct cannot run a step with the options of the case."""
+    """The reasons why nccl_direct cannot run a step with the options of the case."""
 
     TOO_OLD = "nccl-option-version", "{option} needs NCCL {wanted}; this is {found}"
     GROUPED_IN_PLACE = "nccl-aggregate-in-place", "calls in one group would reduce the same buffer: omit --in-place 1"
@@ -50,7 +50,7 @@ class CommConfig(ctypes.Structure):
 
 
 def config_of(case: Case) -> CommConfig | None:
-    """Return the configuration of communicators that a case requests, or None for NCCL's defaults."""
+    """Return the configuration that a case requests for communicators. Return None for NCCL's defaults."""
     if not case.ctas and not case.cta_policy:
         return None
     whole = {name: _UNSET for name, kind in CommConfig._fields_ if kind is ctypes.c_int}
@@ -78,7 +78,7 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 
 
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
-    """Register memory with a communicator. Return a function that unregisters the memory.
+    """Register memory with a communicator. Return a function that ends the registration.
 
     Raises NcclFailure.
 

@@ -73,7 +73,7 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
 
 
 class Graphs:
-    """The CUDA graphs of one compiled program, by first set and number of calls.
+    """The CUDA graphs of one compiled program. The key of a graph is its first buffer set and its number of calls.
 
     All ranks of the group run the same batches, so they capture the same graphs at the same time.
     """
@@ -86,7 +86,7 @@ class Graphs:
     def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
         """Return a function that launches `num_calls` calls, beginning with set `start`.
 
-        A new graph is first captured, uploaded and run once.
+        When a graph is new, the graph is first captured, uploaded and run once.
 
         Raises RuntimeError if a call cannot be captured.
         """

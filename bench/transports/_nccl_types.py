@@ -1,4 +1,4 @@
-"""The element types and reductions that NCCL supports, and how data of other types are moved."""
+"""Define which element types and reductions NCCL supports, and how data of other types are moved."""
 
 from __future__ import annotations
 

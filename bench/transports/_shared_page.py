@@ -57,7 +57,7 @@ def mapped(name: str, num_bytes: int) -> mmap.mmap:
 
 
 def forget(name: str) -> None:
-    """Remove the file's name. Processes that mapped the file keep the memory."""
+    """Remove the file's name. The processes that have mapped the file keep the memory."""
     with contextlib.suppress(OSError):
         Path(name).unlink()
 

@@ -94,7 +94,7 @@ class GpuPlace:
     kind = "cuda"
 
     def __init__(self, torch: Any, device: Any) -> None:
-        """Measure how many cycles a kernel spins per second."""
+        """Measure how many cycles per second a spinning kernel counts."""
         self._torch, self._cuda, self._device = torch, torch.cuda, device
         self._stream = torch.cuda.current_stream()
         self._followed: dict[Any, int] = {}  # streams that wait for groups, and the group of the last wait
@@ -179,7 +179,10 @@ class GpuPlace:
             self._cuda._sleep(round(due * self._cycles_per_s))
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of the values, divided by `number`, as a tensor. A Python number would make the host wait."""
+        """Return the sum of the values, divided by `number`, as a tensor.
+
+        If the result were a Python number, the host would have to wait for the GPU.
+        """
         return values.detach().sum() / number
 
     def future(self) -> Any:
@@ -193,7 +196,8 @@ class GpuPlace:
     def restart(self) -> None:
         """Begin a block of steps. Times of marks are measured from this moment.
 
-        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution is 4 us.
+        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of these
+        times is 4 us.
         """
         self._origin = self.mark()
 

@@ -52,11 +52,14 @@ class DeviceTarget:
         return {key: found[key] for key in ("gpu", "gpu_pci_bus")}
 
     def allocate(self, num_bytes: int) -> Buffers:
-        """Allocate host memory for the reads, pinned or pageable as requested, and equally much memory on the GPU."""
+        """Allocate host memory for the reads, and the same number of bytes on the GPU.
+
+        The host memory is pinned or pageable, as the case requests.
+        """
         return self._copier.allocate(num_bytes, num_bytes, 1, self._steps(num_bytes))
 
     def host_memory(self, buffers: Buffers) -> Bytes:
-        """Return the memory to read into."""
+        """Return the host memory into which records are read."""
         (memory,) = buffers.memory("send", 0)
         return memory.read()
 

@@ -1,6 +1,6 @@
 """Run passes over one row's data set.
 
-For each timed pass, the kernel's counts prove that the reads were cold or warm.
+For each timed pass, the kernel's counters prove that the reads were cold or warm.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Passes:
     def timed(self) -> float:
         """Run one pass and return its seconds. Before a cold pass, remove the files from the page cache.
 
-        The kernel's counts during the pass are kept, to prove that the reads were cold or warm.
+        The values of the kernel's counters during the pass are kept, to prove that the reads were cold or warm.
         """
         self._ready()
         cold = self._case.cache == "cold"
@@ -134,7 +134,10 @@ class Passes:
         return took_s
 
     def proven(self) -> ReadSamples | Failure:
-        """Return the kernel's counts, or a failure if the counts do not prove that the reads were cold or warm."""
+        """Return the values of the kernel's counters.
+
+        If the values do not prove that the reads were cold or warm, return a failure.
+        """
         shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
@@ -171,7 +174,7 @@ class Passes:
             self._missing = max(self._missing, self._place.num_missing())
 
     def _poison(self) -> None:
-        """Overwrite the results. If a pass does not read all bytes, a checksum is wrong."""
+        """Overwrite the results. If a pass does not read all bytes, the checksum of some record is wrong."""
         if self._on_gpu is not None:
             self._on_gpu.fill(_POISON)
             return
@@ -190,7 +193,7 @@ class Passes:
         return self._target if plain else aligned_array(num_bytes)
 
     def _ready(self) -> None:
-        """Write the files if the source has changed, and wait until the files are on the device."""
+        """If the source has changed, write the files and wait until the files are on the device."""
         checksum = zlib.crc32(self._source.data)
         if checksum == self._written:
             return
@@ -281,7 +284,10 @@ class Passes:
 
 
 def record_size(case: Case, num_bytes: int) -> int:
-    """Return the size of a record: the largest divisor of `num_bytes` up to the requested size."""
+    """Return the size of a record.
+
+    This is the largest divisor of `num_bytes` that does not exceed the requested size.
+    """
     size = min(case.record, num_bytes)
     while num_bytes % size:
         size -= 1

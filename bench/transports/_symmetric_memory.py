@@ -38,7 +38,7 @@ _LEAST_ALIGNMENT_BYTES = 4
 
 
 class SymmetricRefusal(Code):
-    """Why torch's symmetric memory cannot run a step."""
+    """The reasons why torch's symmetric memory cannot run a step."""
 
     NOT_IN_TORCH = "symmetric-not-in-torch", "torch {version} has no symmetric memory ({missing})"
     SEVERAL_NODES = "symmetric-several-nodes", "symmetric memory joins the GPUs of one node: use one node"
@@ -54,7 +54,7 @@ class SymmetricMemory:
     """Runs one of torch's allreduce algorithms over symmetric memory on this rank's GPU."""
 
     def __init__(self, torch: Any, device: Any, how: str) -> None:
-        """`how`: the algorithm, which is a value of `core/case.py: SYMMETRIC` except none."""
+        """`how`: the algorithm. It is a value of SYMMETRIC in `core/case.py`, except none."""
         self._torch, self._device, self._how = torch, device, how
         self.in_place = how in ("two-shot", "multimem")
         self._library: Any = None
@@ -84,7 +84,7 @@ class SymmetricMemory:
     def agree(self, refusals: list[Skip | None]) -> None:
         """Decide for all ranks whether symmetric memory is used. If any rank refuses, no rank uses symmetric memory.
 
-        `refusals`: the result of `open` on every rank.
+        `refusals`: for every rank, the result of `open`.
         """
         self._refusal = next((skip for skip in refusals if skip is not None), None)
 

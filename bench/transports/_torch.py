@@ -1,7 +1,7 @@
 """Provide functions for the transports over torch.distributed.
 
-The functions find renamed functions of torch, open process groups, and bind the arguments of calls. The functions also
-provide the control plane.
+The functions hide the different names of torch's functions, open process groups, and bind the arguments of calls. The
+functions also provide the control plane.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ def open_process_group(
     `device`: a name of this rank's GPU that is unique among all hosts.
     `problem`: why this rank cannot continue. If some rank has a problem, all ranks end.
 
-    Raises RefusedError if ranks on several hosts have no rendezvous address. Raises RefusedError if a rank cannot
-    continue or if two ranks are on one GPU. Raises AbsentError with the missing ranks if some ranks do not arrive.
+    Raises RefusedError if the ranks are on several hosts and no rendezvous address is set. Raises RefusedError if a
+    rank cannot continue or if two ranks are on one GPU. Raises AbsentError, which names the missing ranks, if some
+    ranks do not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
@@ -174,7 +175,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
     For example, this host may not have the rendezvous address.
 
-    The socket listens only on the rendezvous address. torch itself would listen on all interfaces.
+    The socket listens only on the rendezvous address. A socket of torch would listen on all interfaces.
     """
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -239,9 +240,9 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane, which sends CPU tensors within a process group of torch.
 
-    Any process could join an open rendezvous, and pickled objects of such a process would be dangerous. Messages are
-    therefore JSON, not pickled objects as torch would send. A seal protects each message. The seal contains the run's
-    secret, the number of the message, and the sender.
+    Any process could join an open rendezvous. Pickled objects from such a process would be dangerous. Messages are
+    therefore JSON. Messages of torch's own functions would be pickled objects. A seal protects each message. The seal
+    contains the run's secret, the number of the message, and the sender.
     """
 
     def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
@@ -315,7 +316,7 @@ def bound_calls(
 ) -> list[Callable[[], Any]]:
     """Return the steps as calls without arguments, one call for each buffer set.
 
-    `memory`: the send and the receive tensors (uint8) of each set.
+    `memory`: for each set, the send tensor and the receive tensor (uint8).
     """
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)

@@ -32,11 +32,11 @@ _OF_STORAGE = (OSError, EOFError, RuntimeError, ValueError)
 class TorchCheckpointer:
     """Writes one rank's shard and reads it back.
 
-    The shard is a sequence of numbers with a different first number on every rank and in every burst.
+    The shard is a sequence of increasing numbers. Its first number differs between ranks and between bursts.
     """
 
     def __init__(self, torch: Any, rank: int, num_ranks: int, plan: BurstPlan) -> None:
-        """Allocate the shard and, for asynchronous checkpoints, open a separate group."""
+        """Allocate the shard. For asynchronous checkpoints, also open a separate group."""
         self._torch, self._dist = torch, torch.distributed
         self._rank, self._plan = rank, plan
         self._num_bursts, self._checksum = 0, 0
@@ -97,7 +97,7 @@ class TorchCheckpointer:
         return TimedStep(began, ended - began, ended - computed)
 
     def _all_ended(self, write: _Transfer) -> bool:
-        """Check, among all ranks, whether the write has ended."""
+        """Find out whether the write has ended on all ranks."""
         writing = self._torch.tensor([float(write.ended_s is None)])
         self._dist.all_reduce(writing)
         return float(writing.item()) == 0.0
@@ -105,7 +105,7 @@ class TorchCheckpointer:
     def _raise_together(self, problem: str, code: DatasetError) -> None:
         """Raise MeasurementError on all ranks if one rank has a problem.
 
-        A rank that continued would wait for the failed rank.
+        If another rank continued, it would wait for the failed rank.
         """
         problems: list[str] = [""] * self._dist.get_world_size()
         self._dist.all_gather_object(problems, problem)
@@ -235,7 +235,7 @@ def _why(error: BaseException) -> str:
 def _failures(error: BaseException) -> list[BaseException]:
     """Return the errors of the ranks in torch's CheckpointException. The list is empty for any other error.
 
-    CheckpointException is not a subclass of Exception.
+    The class CheckpointException is not a subclass of Exception.
     """
     failures: Mapping[int, tuple[BaseException, Any]] = getattr(error, "failures", {})
     return [inner for inner, _ in failures.values()]

@@ -25,7 +25,7 @@ _GATE_CYCLES_PER_CALL = 100_000
 
 
 class ProductRefusal(Code):
-    """Why a matrix product cannot run."""
+    """The reasons why a matrix product cannot run."""
 
     NO_DTYPE = "product-no-dtype", "products of {dtype} are not measured: use one of {dtypes:list}"
     TF32_DTYPE = "tf32-not-float32", "TF32 applies to float32 only: omit --tf32 for {dtype}"

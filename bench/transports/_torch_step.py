@@ -226,7 +226,7 @@ class StepTrainer:
 
         The result is empty for a model whose layers only sleep. The result is empty for compiled layers, because the
         counter does not see their operations. The result is also empty if the backward pass repeats operations, because
-        the model's formula does not count repetitions.
+        the formula for the model does not count repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:

@@ -1,9 +1,9 @@
 """Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
-until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
-block the host, and the host's clock measures their time. All other communication between ranks uses MPI or Gloo. If
-there is only one rank, neither MPI nor Gloo is needed.
+Either the copy engine (memcpyAsync) or a kernel makes each copy. CUDA events on the GPU measure the time of a copy. A
+gate holds each batch until all copies are in the GPU's queue. The time of a batch therefore includes no time in Python.
+Copies of pageable memory block the host, and the host's clock measures their time. All other communication between
+ranks uses MPI or Gloo. If there is only one rank, neither MPI nor Gloo is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class CudaCopy(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose the GPU of this rank, connect to the other ranks, and compile the kernels.
 
-        Raises RefusedError without CuPy, a driver or enough GPUs, or if ranks share a GPU without --share-gpu.
+        Raises RefusedError if CuPy, a driver or a GPU for this rank is missing. Also raises RefusedError if ranks share
+        a GPU without --share-gpu.
         """
         self.place, self._options = place, options
         self._cupy = _cuda_device.load_cupy()
@@ -109,7 +110,8 @@ class CudaCopy(Transport):
         """Compile the copy kernel, and launch the kernel once on zero bytes.
 
         Return None, or the reason why at least one rank has no kernel. At the first launch of a kernel, CUDA loads the
-        kernel and may wait for the whole GPU. The first launch must therefore not happen while a gate is shut.
+        kernel, and may wait until the whole GPU is idle. The first launch must therefore not happen while a gate is
+        shut.
         """
         problem = None
         try:
@@ -128,7 +130,7 @@ class CudaCopy(Transport):
     def _open_gate(self) -> Coded | None:
         """Open a gate on all ranks, or on none if any rank cannot have a gate.
 
-        Times with and without a gate cannot be compared.
+        A comparison of times with a gate and times without a gate would be meaningless.
         """
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
@@ -190,7 +192,7 @@ class CudaCopy(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether the control plane lost contact with a rank. Copies themselves do not wait for other ranks."""
+        """Check whether the control plane lost contact with a rank. A copy itself does not wait for other ranks."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
@@ -206,9 +208,9 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
 
     def _nodes_of_host_memory(self) -> Mapping[int, int]:
-        """Return the NUMA nodes of host memory, with the number of pages on each node. The result is empty if unknown.
+        """Return the NUMA nodes of host memory, with the number of pages on each node.
 
-        The memory is allocated in the same way as the buffers.
+        The result is empty if the nodes are unknown. The memory is allocated in the same way as the buffers.
         """
         with contextlib.suppress(MemoryError, RuntimeError):
             with _cuda_device.near(self._device.bus, self._options.near_cpus):
@@ -246,7 +248,7 @@ class CudaCopy(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Return the free bytes of this rank's GPU, less a reserve.
+        """Return the number of free bytes on this rank's GPU, minus a reserve.
 
         If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
@@ -288,9 +290,9 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` specify. The default place is this rank's GPU.
+        """Return buffers. For each copy of `steps`, source and target are on the GPU or host that the copy specifies.
 
-        Every page is written.
+        If a copy specifies nothing, its data are on this rank's GPU. Every page is written.
         """
         self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)
@@ -383,7 +385,10 @@ class CudaCopy(Transport):
         self._control.barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time isolated copies. CUDA events time the copies, but the host's clock times copies of pageable memory."""
+        """Time isolated copies. CUDA events measure the times of copies.
+
+        For copies of pageable memory, the host's clock measures the times.
+        """
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:

@@ -1,8 +1,8 @@
 """Simulate ranks without hardware.
 
 Every message takes the time that the links of its path allow, on a deterministic virtual clock. One process simulates
-all ranks. Nothing is launched, reduced or copied. The times include only the links, so real software cannot be faster.
-A collective uses the fastest algorithm that the group can run.
+all ranks. Nothing is launched, reduced or copied. The times include only the time on the links, so real software cannot
+be faster. A collective uses the fastest algorithm that the group can run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAITS = Traits(
 
 
 class FabricModel:
-    """The ranks of one world on one fabric."""
+    """Simulates the ranks of one world on one fabric."""
 
     clock = "virtual"
 
@@ -117,7 +117,7 @@ class FabricModel:
     def _fastest(
         self, shared: Sequence[AlikeGroups], steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[dict[str, str], Floats]:
-        """Return the best algorithm of each operation, and the seconds of each group.
+        """Return the best algorithm for each operation, and the seconds that each group needs.
 
         The best algorithms minimise the time until all groups have ended.
         """

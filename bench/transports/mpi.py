@@ -1,9 +1,10 @@
-"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments, and without pickled data.
+"""Run MPI over host memory with mpi4py.
 
-A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
-cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop measures the times. Every record states
-whether a compiled loop or a Python loop measured the times. The MPI thread level is `single`, as in C benchmarks.
-mpi4py's default (`multiple`) would double the time of small messages.
+The transport uses buffers and prepared arguments, and never pickles measured data. A compiled loop calls the library
+that mpi4py loaded, so no Python runs between the readings of the clock. If the loop cannot be built, or if a call has
+more than 2^31 - 1 elements, a Python loop measures the times. Every record states whether a compiled loop or a Python
+loop measured the times. The MPI thread level is `single`, as in C benchmarks. The default level of mpi4py (`multiple`)
+would double the time of small messages.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class MpiRefusal(Code):
 
 
 class Mpi(Transport):
-    """The MPI library that mpi4py loads, on COMM_WORLD."""
+    """The MPI library that mpi4py loads, used on COMM_WORLD."""
 
     clock = "host"
     calls_alone = True
@@ -82,7 +83,7 @@ class Mpi(Transport):
         """Initialise MPI at the requested thread level.
 
         Raises RefusedError if MPI cannot be loaded, or if MPI reports another number of ranks than the launcher. Raises
-        RefusedError if `--loop compiled` or `--timer library` needs the compiled loop, but the loop is missing. Raises
+        RefusedError if `--loop compiled` or `--timer library` is set and the compiled loop is missing. Raises
         AbsentError, which names the missing ranks, if the first byte of some rank does not arrive.
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
@@ -113,8 +114,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has the loop. Otherwise, return None.
 
-        Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` or
-        `--timer library` and some rank has no compiled loop.
+        Times that different loops measured cannot be compared. Raises RefusedError if the user requested `--loop
+        compiled` or `--timer library` and some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:
@@ -173,7 +174,7 @@ class Mpi(Transport):
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
 
     def facts(self) -> dict[str, str]:
-        """Return the library, the standard's version, the thread level, the timing loop and the buffer alignment."""
+        """Return the library, the version of the MPI standard, the thread level, the loop and the buffer alignment."""
         levels = ("single", "funneled", "serialized", "multiple")
         return {
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
@@ -187,7 +188,7 @@ class Mpi(Transport):
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Return why MPI cannot run a step. Return None if MPI can run the step.
 
-        MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
+        MPI has no half-precision floats and no averages. Before MPI-4, a call cannot have more than 2^31 - 1 elements.
         """
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="mpi")
@@ -229,11 +230,14 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """Wait in a barrier on a separate communicator. With `--sync barrier`, use the measured communicator."""
+        """Wait in a barrier on a separate communicator.
+
+        With `--sync barrier`, the barrier uses the measured communicator.
+        """
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Wait in barriers, by default in two barriers.
+        """Wait in one or more barriers. The default is two barriers.
 
         Ranks of MPICH leave a single barrier 5 us apart. They leave a second barrier 0.5 us apart.
         """
@@ -257,7 +261,10 @@ class Mpi(Transport):
         return test
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a nonblocking broadcast within this rank's part. The returned function waits for the value."""
+        """Start a nonblocking broadcast within this rank's part.
+
+        The returned function waits until the value has arrived.
+        """
         box = np.array([value])
         request = self._part.Ibcast(box)
 

@@ -84,9 +84,9 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """Compare messages from device memory with staged messages. Return a fact and a note as texts.
+        """Compare messages from device memory with staged messages.
 
-        The texts are empty for a single rank.
+        Return two texts: a fact for the header, and a note. If there is only one rank, both texts are empty.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
@@ -122,11 +122,11 @@ class MpiCuda(Transport):
         return self._mpi.facts() | self._gpu.facts() | own
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step, as Mpi does."""
+        """Return why MPI cannot run a step. The rules are those of the transport `mpi`."""
         return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of GPU memory for a rank's buffers: the minimum over all ranks."""
+        """Return how many bytes of GPU memory each rank's buffers may use. The result is the minimum over all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -138,13 +138,13 @@ class MpiCuda(Transport):
         return self._gpu.allocate(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make communicators for groups as Mpi does."""
+        """Make communicators for groups, as the transport `mpi` does."""
         self._mpi.open_groups(groups)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return the calls that Mpi makes, with addresses on the GPU."""
+        """Return the calls that the transport `mpi` makes, but with GPU addresses."""
         assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
@@ -158,7 +158,7 @@ class MpiCuda(Transport):
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time isolated calls on the host clock. The stream is idle before each call."""
+        """Time isolated calls on the host clock. Before each call, wait until the stream is idle."""
         self._gpu.finish()
         return self._mpi.time_each(compiled, num_calls)
 
@@ -168,15 +168,15 @@ class MpiCuda(Transport):
         return self._mpi.time_batch(compiled, num_calls)
 
     def separate(self, parts: Round) -> None:
-        """Make communicators for each part as Mpi does."""
+        """Make communicators for each part, as the transport `mpi` does."""
         self._mpi.separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier as Mpi does."""
+        """Start a nonblocking barrier, as the transport `mpi` does."""
         return self._mpi.barrier_async()
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a nonblocking broadcast as Mpi does."""
+        """Start a nonblocking broadcast, as the transport `mpi` does."""
         return self._mpi.broadcast_async(value)
 
 
@@ -199,7 +199,7 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """If a rank has an error, raise the error of the first such rank on all ranks.
+    """If some rank has an error, all ranks raise the error of the first such rank.
 
     If there are several hosts, the text names the host.
     """

@@ -1,9 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
 The control plane uses Gloo. The synchronisation before each call also uses Gloo, so it does not use the measured path.
-In torch, all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations
-without arithmetic move the data as plain bytes. They therefore also work for element types that NCCL lacks. NCCL's
-output shows which network and algorithm NCCL used (docs/nccl.md).
+In torch, all_reduce and reduce can only overwrite their input. Rows of these collectives are therefore marked in_place.
+Operations without arithmetic move the data as plain bytes. They therefore also work for element types that NCCL lacks.
+NCCL's output shows which network and algorithm NCCL used (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _TINY_BYTES = 4096  # probe calls need less than this
 
 
 class Nccl(Transport):
-    """One process group over all ranks. This rank uses the GPU of its local rank."""
+    """Runs all collectives of the world in one process group. This rank uses the GPU of its local rank."""
 
     clock = "device"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -79,8 +79,8 @@ class Nccl(Transport):
         """Join the process group, and connect NCCL's ranks by a first call.
 
         Raises NotInstalledError if torch is built without CUDA or NCCL. Raises RefusedError if this rank has no
-        separate GPU, or if NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require`
-        demands.
+        separate GPU, or if NCCL cannot be opened. Raises MeasurementError if NCCL uses a network that `--require`
+        excludes.
         """
         self.place, self._options = place, options
         self._torch = _torch.load_torch()
@@ -160,7 +160,7 @@ class Nccl(Transport):
         self.channel = _torch.TorchChannel(self._torch, self.place, self._control)
 
     def _check_network(self) -> None:
-        """Raise MeasurementError if NCCL on some rank uses another network than `--require` demands."""
+        """Raise MeasurementError if NCCL, on any rank, uses another network than `--require` demands."""
         self._debug.opened()
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
         void = _nccl_debug.broken_demand(self._options.require, self._report, None)
@@ -218,8 +218,8 @@ class Nccl(Transport):
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Return why NCCL cannot run a step. Return None if NCCL can run the step.
 
-        First, the type and the reduction are compared with NCCL's documentation. After this comparison, the ranks run
-        one tiny call of the same type. All ranks must check the same step.
+        First, compare the type and the reduction with NCCL's documentation. After this comparison, the ranks run one
+        tiny call of the same type. All ranks must check the same step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
@@ -279,7 +279,7 @@ class Nccl(Transport):
         return {"hip": str(version.hip)} if _nccl_gpu.is_hip(self._torch) else {"cuda": str(version.cuda)}
 
     def available_bytes(self) -> int:
-        """Return the free bytes of this rank's GPU, less a reserve.
+        """Return the number of free bytes on this rank's GPU, minus a reserve.
 
         If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
@@ -298,8 +298,8 @@ class Nccl(Transport):
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Return device memory with every page written.
 
-        If the memory is too small, torch first releases memory from its cache. Raises MemoryError if the memory is
-        still too small.
+        If the memory is too small, torch first releases memory from its cache. If the memory is still too small, raises
+        MemoryError.
         """
         for _ in range(2):
             with contextlib.suppress(MemoryError):
@@ -324,9 +324,10 @@ class Nccl(Transport):
     ) -> Compiled:
         """Return functions of torch.distributed, in which the tensors are already bound.
 
-        Sends and receives are always posted as one batch. A plain send or receive would build a separate communicator
-        for every pair of ranks. Before a program with a collective is timed, the transport calls it once, to find out
-        which algorithm NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
+        Sends and receives are always posted together, as one batch. A plain send or receive would build a separate
+        communicator for every pair of ranks. Before a program with a collective is timed, the transport calls it once,
+        to find out which algorithm NCCL chooses. Raises MeasurementError if NCCL chooses another algorithm than
+        `--require` demands.
         """
         assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)

@@ -1,8 +1,9 @@
-"""Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
+"""Run NCCL without torch. A loop in C calls the library, out of place and in place, as nccl-tests does.
 
-`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. The ratio of the time of
-`nccl` to the time of `nccl_direct` is the cost of the framework. All communication except the measured calls uses MPI
-or Gloo. If there is only one rank, neither MPI nor Gloo is needed. RCCL on AMD GPUs has the same functions as NCCL.
+The transport `nccl` measures the times of a training program. The transport `nccl_direct` measures the library alone.
+The ratio of the time of `nccl` to the time of `nccl_direct` is the cost of the framework. Ranks use MPI or Gloo for all
+communication that is not measured. If there is only one rank, neither MPI nor Gloo is needed. RCCL on AMD GPUs has the
+same functions as NCCL.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class NcclDirect(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose this rank's GPU, connect to the other ranks, and make a first call so that NCCL connects.
 
-        Raises NotInstalledError without NCCL or without a CUDA runtime. Raises RefusedError without a compiler, without
-        a separate GPU for this rank, or if NCCL cannot be opened.
+        Raises NotInstalledError if NCCL or the CUDA runtime is missing. Raises RefusedError if there is no compiler, if
+        this rank has no separate GPU, or if NCCL cannot be opened.
         """
         self.place, self._options = place, options
         self._runtime, self._nccl = _nccl_library.load()
@@ -231,7 +232,7 @@ class NcclDirect(Transport):
     # -- memory and programs
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return GPU memory with every page written. Buffers are filled and compared through the host."""
+        """Return GPU memory with every page written. The host fills and compares the buffers."""
         where = _cuda_memory.layout(send_bytes, recv_bytes, 0, (), lambda member: self._gpu)
         make = partial(CudaBuffers, send_bytes, recv_bytes, num_sets, where, self._block)
         with contextlib.suppress(MemoryError):
@@ -243,7 +244,7 @@ class NcclDirect(Transport):
         return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for each group without a communicator.
+        """Make a communicator for each group that has no communicator yet.
 
         All ranks take part, because the ranks exchange the ids of the communicators.
         """
@@ -283,9 +284,9 @@ class NcclDirect(Transport):
         return Compiled(calls, keep=[buffers], native=program, flags=flags, release=release)
 
     def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
-        """If requested, register the buffers with the communicators of the steps.
+        """If the case requests registration, register the buffers with the communicators of the steps.
 
-        Return functions that unregister the buffers.
+        Return functions that end the registrations.
         """
         how = self._options.case.register
         if how == "none":
@@ -336,7 +337,7 @@ class NcclDirect(Transport):
 
 
 def changes_its_input(steps: Sequence[Step], in_place: bool) -> bool:
-    """Check whether a call overwrites the data that it reads. The result is equal for all members of a group."""
+    """Check whether a call overwrites the data that it reads. All members of a group get the same result."""
     return in_place and any(isinstance(step, Collective) and step.op in _REDUCES for step in steps)
 
 
@@ -381,7 +382,7 @@ class _Bound:
         return self._messages(to_all if is_root else [], [Message(step.root, step.recv_bytes)], comm)
 
     def exchange(self, step: Exchange, world: int) -> list[NcclStep]:
-        """Return sends and receives between ranks of the world, posted together."""
+        """Return an exchange between ranks of the world, whose sends and receives are posted together."""
 
         def at_world(messages: Sequence[Message]) -> list[Message]:
             return [Message(self._ranks[each.peer], each.num_bytes, each.offset_bytes) for each in messages]

@@ -105,10 +105,10 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One exchange on one buffer set: the transfers to start, and the notifications to wait for.
+    """One exchange on one buffer set: the transfers to start, and the notifications for which the call waits.
 
-    `transfers`: NIXL's handle and the notification of each transfer.
-    `awaited`: the sender and the text of each notification.
+    `transfers`: for each transfer, NIXL's handle and the notification.
+    `awaited`: for each notification, the sender and the text.
     """
 
     transfers: tuple[tuple[Any, bytes], ...]
@@ -158,7 +158,7 @@ class Nixl(Transport):
             return None, first_line(error)
 
     def close(self) -> None:
-        """Wait for all ranks. The process ends without the library's own clean-up."""
+        """Wait for all ranks. The process exits without the clean-up of the library."""
         self.sync()
         self._control.close()
 
@@ -167,7 +167,7 @@ class Nixl(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether a peer or the control plane was lost."""
+        """Check whether contact with a peer or with the control plane was lost."""
         return isinstance(error, NixlFailure) or self._control.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
@@ -195,14 +195,14 @@ class Nixl(Transport):
         return buffers
 
     def open_groups(self, groups: Round) -> None:
-        """Do nothing, because every rank knows all agents."""
+        """Do nothing, because every rank already knows the agents of all ranks."""
 
     # -- programs
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return calls with prepared transfers.
+        """Return calls for which all transfers are prepared.
 
         Before the first transfer, receivers tell their senders where in memory messages must arrive. During this call,
         the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the same
@@ -256,7 +256,7 @@ class Nixl(Transport):
         return Compiled(calls, keep=[buffers], release=release)
 
     def _next_name(self, sender: int, receiver: int) -> bytes:
-        """Return the name of the next program between two ranks.
+        """Return the name for the next program between two ranks.
 
         The two ranks of a pair must compile their programs in the same order.
         """
@@ -333,7 +333,7 @@ class Nixl(Transport):
         raise NixlFailure(f"no data within {self._timeout_s:.0f} s" + (f" from ranks {peers}" if peers else ""))
 
     def _look(self) -> None:
-        """Take the notifications that have arrived."""
+        """Take all notifications that have arrived so far."""
         for peer, texts in self._agent.get_new_notifs().items():
             for text in texts:
                 self._arrived[int(peer), text] += 1

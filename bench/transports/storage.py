@@ -78,7 +78,7 @@ class Storage(Transport):
         self.notes = tuple(notes)
 
     def close(self) -> None:
-        """Remove the data sets and leave the other ranks."""
+        """Remove the data sets, and disconnect from the other ranks."""
         self._place.close()
         if self._device is not None:
             self._device.close()
@@ -161,7 +161,7 @@ class Storage(Transport):
         return None
 
     def _lacking_option(self) -> Skip | None:
-        """Return the option that the format or the place does not support."""
+        """Return the option that the format or the storage does not support."""
         case, found = self.case, self._format
         if case.read_order == "random" and not found.indexed:
             return Skip.of(DatasetSkip.NOT_INDEXED, files=case.files)
@@ -218,7 +218,7 @@ class Storage(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the control plane's library needs these steps in place."""
+        """Check whether the control plane's library can run these steps only in place."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
     def open_groups(self, groups: Round) -> None:
@@ -229,7 +229,10 @@ class Storage(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return one pass over the data set. For other steps, return exchanges of the control plane's library."""
+        """Return one pass over the data set.
+
+        For steps that are not passes, return exchanges of the control plane's library.
+        """
         if not isinstance(steps[0], Read):
             assert self._carrier is not None
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
@@ -256,7 +259,7 @@ class Storage(Transport):
         self._wait()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time passes. All ranks begin a pass together.
+        """Time passes. The ranks begin each pass together.
 
         For each pass, the kernel's counters prove whether the files were cold or warm.
         """
@@ -273,7 +276,7 @@ class Storage(Transport):
     # -- while other ranks disturb the readers
 
     def separate(self, parts: Round) -> None:
-        """Divide the ranks as the library of the control plane does."""
+        """Divide the ranks into parts, as the library of the control plane does."""
         self._parted().separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:

@@ -23,7 +23,7 @@ from bench.datasets.dataset_format import (
 
 
 class RawFiles(DatasetFormat):
-    """A folder for each shard, a file for each record."""
+    """Each shard has a folder, and each record has a file."""
 
     direct = True
     remote = True

@@ -18,7 +18,7 @@ from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, Recor
 
 
 class TarShards(DatasetFormat):
-    """Members are named as webdataset requires: a key, a dot, the name of the field."""
+    """The name of each member is as webdataset requires: a key, a dot, and the name of the field."""
 
     indexed = False
     announces = True
@@ -47,7 +47,7 @@ class ArchiveReader(RecordReader):
     """A reader of archives. Subclasses define how to find records in an archive."""
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask the kernel for whole archives."""
+        """Ask the kernel to begin reading whole archives."""
         for path in dict.fromkeys(FORMAT.file_of(self.layout, index) for index in indices):
             read_ahead(path)
 

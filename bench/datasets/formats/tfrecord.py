@@ -1,8 +1,9 @@
-"""Read and write TFRecord shards without TensorFlow: length, checksum of the length, data, checksum of the data.
+"""Read and write TFRecord shards without TensorFlow.
 
-The checksums are CRC-32C, rotated and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in
-TensorFlow, the reader checks the checksum of the length. The checksum of the data is written but not checked. In
-Python, a check of the data would take longer than the disk takes to read the data.
+A record has four parts: length, checksum of the length, data, checksum of the data. The checksums are CRC-32C, rotated
+and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in TensorFlow, the reader checks the
+checksum of the length. The checksum of the data is written but not checked. In Python, a check of the data would take
+longer than the disk takes to read the data.
 """
 
 from __future__ import annotations

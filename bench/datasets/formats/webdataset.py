@@ -1,4 +1,4 @@
-"""Read the same tar archives as `tar` with the library webdataset."""
+"""Read tar archives of the same form as the format `tar`, with the library webdataset."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The weights of a block depend only on the number of the block. All ranks therefore have weights of the same model, even
 if a rank holds only a part of each block. The experts of a token depend on the token's position: token t goes to the
-experts t, t + 1, ... modulo the number of experts. All experts therefore get the same number of tokens, and times do
-not depend on the data.
+experts t, t + 1, ... modulo the number of experts. All experts therefore get equally many tokens, and times do not
+depend on the data.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Weights:
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
-        """Return this share of a matrix along one dimension, as a parameter."""
+        """Return this rank's share of a matrix, divided along one dimension, as a parameter."""
         own = whole.chunk(share.num, dim)[share.place].clone()
         weight = self._torch.nn.Parameter(own)
         weight.divided = share.num > 1
@@ -94,7 +94,7 @@ class _Weights:
 
 
 def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
-    """Give each matrix of a layer an adapter of this rank.
+    """Give each matrix of a layer a low-rank adapter of the given `rank`. If `rank` is 0, matrices get no adapter.
 
     An adapter consists of two narrow matrices, whose product is added to the matrix.
     """
@@ -202,7 +202,8 @@ def _feedforward_class(torch: Any) -> Any:
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
         """A feed-forward block, or several experts that each have the size of a feed-forward block.
 
-        With tensor parallelism, ranks divide the block. With expert parallelism, each rank has some of the experts.
+        With tensor parallelism, the ranks divide the block among them. With expert parallelism, each rank holds some of
+        the experts.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:

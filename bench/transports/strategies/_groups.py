@@ -65,7 +65,7 @@ class Meter:
     waits: list[tuple[int, Any, Any]] = field(default_factory=list)
 
     def noting_events(self) -> AbstractContextManager[None]:
-        """Return a context that also records the waits of the model's stream for events."""
+        """Return a context that also records when the model's stream waits for events."""
         return self.place.noting_events(lambda group, began, ended: self.waits.append((group, began, ended)))
 
 
@@ -84,7 +84,10 @@ class RankGroups:
         self._metered = _metered_class(torch, meter.place.kind) if meter else None
 
     def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
-        """Open a group for each part of the ranks. Return the group that contains this rank."""
+        """Open one group for each of the parts into which the ranks are divided.
+
+        Return the group that contains this rank.
+        """
         rank, mine = self._dist.get_rank(), None
         for part in parts:
             if part not in self._opened:
@@ -99,7 +102,7 @@ class RankGroups:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Return a context that records waits for events, and that sends messages of metered groups in batches."""
+        """Return a context that records waits for events, and in which metered groups send messages in batches."""
         if self.meter is None:
             yield
             return

@@ -1,6 +1,6 @@
 """Define the common part of all training strategies. A replica is one copy of the model in training.
 
-Each strategy has a file with a subclass of Replica, which overrides the methods that differ.
+Each strategy has a file with a subclass of Replica. The subclass overrides the methods that differ.
 """
 
 from __future__ import annotations
@@ -36,17 +36,20 @@ WHOLE = Share("whole")
 class ModelSource(Protocol):
     """A model to train.
 
-    A model has successive blocks, batches for the first block, and a loss function for the last block's output.
+    A model consists of successive blocks, batches for the first block, and a loss function for the last block's output.
     """
 
     def blocks(self, share: Share) -> list[Any]:
         """Return this rank's part of all blocks. Ranks that hold the same part get the same weights."""
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
-        """Return the contribution of a micro-batch to the loss of a step."""
+        """Return what a micro-batch contributes to the loss of a step."""
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of one step in host memory. The micro-batches are in sequence."""
+        """Return the inputs and targets of one step in host memory.
+
+        The micro-batches follow each other in the batch.
+        """
 
     def read(self, inputs: Any) -> Any:
         """Return the part of the inputs that the first block reads."""
@@ -127,7 +130,7 @@ class BucketWait:
     returned: Any
 
     def seconds(self, place: HostPlace | GpuPlace) -> tuple[float, float]:
-        """Return when the last bucket was ready, and when the last exchange was done."""
+        """Return two times: when the last bucket was ready, and when the last exchange was done."""
         at = place.seconds
         ready = max(at(one.ready) for one in self.buckets)
         return ready, min(at(self.returned), max(ready, *(at(one.done) for one in self.buckets)))
@@ -227,8 +230,8 @@ class Replica:
     def own_log(self) -> Mapping[str, float]:
         """Return the times that the library's own logger recorded for the first steps.
 
-        The result has the number of steps ("steps") and the mean seconds of segments. The result is empty without a
-        logger.
+        The result has the number of steps ("steps") and the mean seconds of segments. If the library has no logger, the
+        result is empty.
         """
         return {}
 
@@ -271,10 +274,10 @@ def held_alike(
 
 
 def is_divided(weight: Any) -> bool:
-    """Check whether a weight is a part of a larger weight."""
+    """Check whether a weight is only a part of a larger weight."""
     return bool(getattr(weight, "divided", False))
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that may be distributed."""
+    """Return the part of a tensor that is on this rank. A tensor that is not distributed is returned unchanged."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

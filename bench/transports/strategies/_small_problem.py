@@ -57,7 +57,7 @@ class SmallSource:
         return self._labelled(self._torch.Generator().manual_seed(1000 + number), _SAMPLES)
 
     def held_out(self) -> tuple[Any, Any]:
-        """Return points that no rank trains on."""
+        """Return points on which no rank trains."""
         return self._labelled(self._torch.Generator().manual_seed(9), _HELD_OUT)
 
     def read(self, inputs: Any) -> Any:
@@ -108,7 +108,10 @@ def _trained(torch: Any, replica: Replica, source: SmallSource, num_steps: int) 
 
 
 def _loss(torch: Any, replica: Replica, source: SmallSource) -> float:
-    """Replace each rank's weights by the mean of all ranks' weights. Return the loss of the mean weights."""
+    """Replace each rank's weights by the mean of all ranks' weights.
+
+    Return the loss of the network with the averaged weights.
+    """
     weights = [weight.detach() for weight in replica.model.parameters()]
     vector = torch.cat([weight.flatten() for weight in weights])
     torch.distributed.all_reduce(vector)

@@ -3,7 +3,7 @@
 The gradient of a layer's weight is the product of three factors: a vector of small integers, the number (rank mod 7 +
 1), and a mean. The mean covers all values that the layer received in the forward pass and in the backward pass. The
 mean is 1 unless an exchange of activations failed. Sums of such gradients over ranks are exact in float32 in any order.
-Exchanged gradients are therefore compared with the closed form bit by bit.
+Exchanged gradients are therefore compared bit by bit with their exact values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TimedSource:
     ) -> None:
         """Prepare the layers.
 
-        `delays_s`: the delays of this rank, by segment.
+        `delays_s`: for each segment, the delay of this rank.
         `hands_over`: whether layers pass activations to other ranks.
         """
         self._torch, self._rank, self._timed, self._delays_s, self._place = torch, rank, timed, delays_s, place
@@ -57,7 +57,7 @@ class TimedSource:
     def blocks(self, share: Share) -> list[Any]:
         """Return the layers.
 
-        With expert parallelism, every second layer is an expert. All ranks hold the other layers.
+        With expert parallelism, every second layer is an expert. All ranks hold complete copies of the other layers.
         """
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
@@ -104,7 +104,7 @@ def _halves(torch: Any) -> tuple[Any, Any]:
     """Return two autograd functions that sleep for the time of a layer.
 
     Together, the two functions give the layer's weight a gradient of known values. A pipeline schedule may compute the
-    gradient of the input and the gradient of the weight separately. The time of a backward pass is therefore divided
+    gradients of inputs and the gradients of weights separately. The time of a backward pass is therefore divided
     between the two gradients.
     """
 

@@ -1,8 +1,8 @@
 """Define the base class of strategies without buckets.
 
-A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. A round of
-steps checks the strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate
-is 0. The weights at the end therefore follow from the gradients of the first step, which are known.
+A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. One round of
+steps is enough to check the strategy. The first step of a round has a learning rate above 0. In all other steps, the
+learning rate is 0. The weights at the end therefore follow from the known gradients of the first step.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class OwnWeights(Replica):
         return all(expected is not None for expected in self._expected((self.build.rank,)))
 
     def own_gradients(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of this rank's own batch."""
+        """Yield the gradients that this rank computed from its own batch."""
         rank = self.build.rank
         yield from self.in_vector(of_rank(rank), self.flat([weight.grad for weight in self.trained()]), (rank,))
 

@@ -17,7 +17,7 @@ TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "buck
 
 
 class Expert(Replica):
-    """Exchanges tokens twice per expert layer and direction. Each row of the mesh holds a copy of all experts."""
+    """Exchanges tokens twice per expert layer in each pass. Each row of the mesh holds a copy of all experts."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

@@ -34,7 +34,7 @@ class Gossip(OwnWeights):
         self._works: list[Any] = []
 
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
-        """Send the weights to the neighbours, and compute meanwhile."""
+        """Send the weights to the neighbours, and compute the gradients at the same time."""
         dist, began = self.build.torch.distributed, self.build.place.mark()
         self._sent = self.flat(self.trained())
         self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
