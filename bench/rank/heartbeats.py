@@ -50,9 +50,11 @@ def with_watchdog(
 
     The watchdog also handles SIGTERM, because the main thread may be inside a library call that never returns to
     Python. A rank that ends on SIGTERM must report this, because otherwise it would look like a crashed rank. On
-    SIGUSR1 and in a crash, a rank writes its stacks. `report`: a function that prints why the watchdog ended the rank.
+    SIGUSR1 and in a crash, a rank writes its stacks.
+
+    `report`: a function that prints why the watchdog ended the rank.
     `discard`: a function that removes the rank's files from disks. The watchdog calls `discard` before it ends the
-    rank.
+        rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -199,9 +201,10 @@ def _watch_lease(
 ) -> None:
     """End this rank when the controller has ended or is cut off.
 
-    `look`: a function that records changes of this host's network. Only the first rank of each host watches the lease.
-    If this rank ends, its launcher ends the other ranks. This function runs in its own thread, because a hanging file
-    system must not stop the watchdog.
+    Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. This
+    function runs in its own thread, because a hanging file system must not stop the watchdog.
+
+    `look`: a function that records changes of this host's network.
     """
 
     def has_ended(wait_s: float) -> bool:

@@ -65,7 +65,7 @@ class StepTrainer:
     ) -> None:
         """Build both replicas of the model at `place`. By default, the replicas are in host memory.
 
-        `meet`: waits for all ranks. `meet`: waits for all ranks. The default is torch's barrier.
+        `meet`: waits for all ranks. The default is torch's barrier.
         """
         self._torch, self._rank, self._plan = torch, rank, plan
         self._place = place or HostPlace(torch)

@@ -15,9 +15,10 @@ _EXACT_STEPS = 2  # steps with exact exchanges before PowerSGD begins; PowerSGD 
 
 
 def parallel(build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a module that DistributedDataParallel wraps, and a function to call after each backward pass.
+    """Wrap a module in DistributedDataParallel, so that `group` averages its gradients.
 
-    With a meter, a hook records the times of each bucket. The hook can also leave out the exchange of a bucket.
+    Return the wrapped module, and a function to call after each backward pass. With a meter, a hook records the times
+    of each bucket. The hook can also leave out the exchange of a bucket.
 
     `ignored`: the names of parameters that are not exchanged.
     """
