@@ -286,7 +286,7 @@ class Passes:
 def record_size(case: Case, num_bytes: int) -> int:
     """Return the size of a record.
 
-    This is the largest divisor of `num_bytes` that does not exceed the requested size.
+    A record's size is the largest divisor of `num_bytes` that does not exceed the requested size.
     """
     size = min(case.record, num_bytes)
     while num_bytes % size:

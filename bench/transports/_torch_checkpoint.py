@@ -32,7 +32,8 @@ _OF_STORAGE = (OSError, EOFError, RuntimeError, ValueError)
 class TorchCheckpointer:
     """Writes one rank's shard and reads it back.
 
-    The shard is a sequence of increasing numbers. Its first number differs between ranks and between bursts.
+    The shard is a sequence of increasing numbers. The first number of the shard differs between ranks and between
+    bursts.
     """
 
     def __init__(self, torch: Any, rank: int, num_ranks: int, plan: BurstPlan) -> None:
