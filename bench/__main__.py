@@ -1,4 +1,4 @@
-"""Run `linkbench <command>` from its module in commands/, and turn an error into one line and an exit code.
+"""Run the module in commands/ that implements `linkbench <command>`, and turn an error into one line and an exit code.
 
 Only the named command is imported, so `--help` and `list` are fast.
 """
@@ -46,7 +46,7 @@ _COLLECT_AFTER = (200_000, 50, 1000)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
+    The program returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _drop_unwritten_output() -> None:
     """Drop output that cannot be written.
 
-    If such output were kept, Python would report the error again at exit and change the exit code.
+    If Python kept output that cannot be written, it would report the error again at exit and change the exit code.
     """
     try:
         sys.stdout.flush()

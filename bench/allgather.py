@@ -1,8 +1,8 @@
 """At the end, every rank has the blocks of all ranks, in rank order.
 
-S is the whole output: n blocks of S/n. Each rank receives the n - 1 blocks of the other ranks through its port. These
-blocks have (n-1)/n S bytes. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N equal parts,
-each part receives (N-1)/N S from the other N - 1 parts.
+S is the size of the whole output, which consists of n blocks of S/n. Each rank receives the n - 1 blocks of the other
+ranks through its port. The n - 1 blocks of the other ranks have (n-1)/n S bytes. The bus factor is (n-1)/n, as in
+nccl-tests. If the ranks are divided into N equal parts, the other N - 1 parts send (N-1)/N S to each part.
 
     mpirun -n 16 python -m bench.allgather -b 1K -e 64M
     mpirun -n 16 python -m bench.allgather --sizes 1M --order interleaved
@@ -21,7 +21,7 @@ class AllGather(BlockPattern):
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block to send and of all blocks to receive."""
+        """Return the size of one block (to send) and of all blocks (to receive), in bytes."""
         return shape.block_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

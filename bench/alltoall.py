@@ -3,8 +3,8 @@
 S is one rank's whole send buffer, which has n blocks of S/n bytes. The rank keeps one block. The other n - 1 blocks
 leave through the rank's port, so each port carries (n-1)/n S in each direction. The bus factor is (n-1)/n, as in
 nccl-tests. The network cannot combine blocks on the way. If the ranks are divided into N equal parts, a part has m =
-n/N ranks. Each rank sends (N-1)/N of its buffer to other parts. A part therefore sends m (N-1)/N S in total. An
-alltoall therefore loads a network more than any other collective.
+n/N ranks. Each rank sends the fraction (N-1)/N of its buffer to other parts. A part therefore sends m (N-1)/N S in
+total. An alltoall therefore loads a network more than any other collective does.
 
     mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
     mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
@@ -35,7 +35,7 @@ class AllToAll(BlockPattern):
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return (n/N) S (N-1)/N, because every rank of a part sends to every rank of the other parts."""
+        """Return (n/N) S (N-1)/N. Each of the n/N ranks of a part sends (N-1)/N S to the other parts."""
         return shape.num_ranks / num_parts * super().crossing(shape, num_parts)
 
 

@@ -1,13 +1,14 @@
 """Every rank sends a block to every rank. A matrix of weights gives the size of each block.
 
-The option `--matrix` gives the weights row by row. The element in row i and column j is the weight of the block that
-rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every
-rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest number of
-bytes that any rank really sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A
-block with a weight above zero has at least 16 bytes. All blocks are as large as the requested size allows.
+The option `--matrix` sets the weights, one row after the other. The element in row i and column j is the weight of the
+block that rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) +
+1. Every rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest
+number of bytes that any rank sends or receives. The size of a block is a multiple of 16 bytes, in proportion to the
+weight of the block. A block with a weight above zero has at least 16 bytes. The benchmark uses the largest blocks that
+fit the requested size.
 
-The bus factor is (n-1)/n by nccl-tests' convention. This factor is exact only if all blocks are equal. A bound counts
-the bytes of only those blocks that cross the boundary of a rank or node.
+The bus factor is (n-1)/n by nccl-tests' convention. The bus factor of alltoallv is exact only if all blocks are equal.
+The bound counts only the bytes that cross the boundary of a rank or node.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -31,25 +32,25 @@ BLOCK_BYTES = 16
 
 
 class AllToAllV(Pattern):
-    """The blocks form a matrix. Each rank sends a row of this matrix and receives a column."""
+    """The matrix of blocks has one row for each sender and one column for each receiver."""
 
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Check that the matrix has a row and a column for each rank. A missing matrix is allowed."""
+        """Check that the matrix has one row and one column for each rank. A missing matrix is allowed."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
             return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes, the largest row or column sum of the blocks that fit the requested size."""
+        """Return S in bytes for blocks that fit the requested size: the largest row or column sum of the blocks."""
         if self.needs(shape) is not None:
             return super().payload(requested_bytes, shape)
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes that this member sends (its row of blocks) and receives (its column of blocks)."""
+        """Return how many bytes this member sends (the sum of its row) and receives (the sum of its column)."""
         sent, received = self._split(shape, member)
         return sum(sent), sum(received)
 
@@ -70,7 +71,7 @@ class AllToAllV(Pattern):
         )
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes that cross the busiest boundary in its busier direction.
+        """Return the largest number of bytes that enter or leave any of `num_parts` equal parts of the ranks.
 
         A network cannot combine blocks.
         """
@@ -89,11 +90,12 @@ class AllToAllV(Pattern):
 
 @lru_cache(maxsize=64)
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
-    """Return the largest blocks with at most `most_bytes` in each row and column, or else the smallest blocks.
+    """Return the largest blocks for which no row and no column exceeds `most_bytes`.
 
-    A scale determines the size of all blocks. Each block has 16 * floor(scale * weight / (16 * M)) bytes. M is the
-    largest row or column sum of the weights. If several values of the scale give the same payload, the function uses
-    the smallest value. Therefore payload(payload(x)) == payload(x).
+    If even the smallest blocks exceed `most_bytes`, return the smallest blocks. One scale determines the size of all
+    blocks. The size of a block in bytes is `16 * floor(scale * weight / (16 * M))`, where M is the largest row or
+    column sum of the weights. If several scales give the same payload, the function uses the smallest scale. Therefore
+    `payload(payload(x)) == payload(x)`.
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

@@ -1,8 +1,8 @@
 """No rank continues before every rank has arrived; no data moves.
 
 S is 0 for every requested size. A barrier therefore has a time but no bandwidth and no bus factor. A barrier needs at
-least ceil(log2 n) successive messages. After k messages, a rank can know of the arrival of at most 2^k ranks. The floor
-is the time of these messages.
+least ceil(log2 n) successive messages. With k successive messages, a rank can learn the arrival of at most 2^k ranks.
+The floor of a barrier's time is the time of ceil(log2 n) successive messages.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node
@@ -20,7 +20,7 @@ class Barrier(Pattern):
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return 0 for every requested size, so a case has a single row."""
+        """Return 0 for every requested size, so a barrier has only one row for all sizes of a case."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -32,7 +32,7 @@ class Barrier(Pattern):
         return (Collective(self.name, 0, 0),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return nothing: no data arrive."""
+        """Return nothing, because a barrier delivers no data."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -40,7 +40,7 @@ class Barrier(Pattern):
         return 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence until every rank knows that all ranks have arrived."""
+        """Return the smallest number of successive messages after which all ranks can know that all have arrived."""
         return log2_steps(num_ranks)
 
 

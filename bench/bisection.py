@@ -1,8 +1,8 @@
-"""The two halves of the ranks exchange messages: rank r with rank r + n/2, all at once and in both directions.
+"""The ranks form two halves. All ranks send at the same time: rank r exchanges messages with rank r + n/2.
 
 S is one message. During the measured time, each port sends S and receives S. The bus factor is therefore 1. If ranks
-are numbered node by node, every message crosses the middle of the machine. The n/2 messages of one direction then carry
-n/2 S across the middle. Their rate is the network's bisection bandwidth.
+are numbered node by node, every message crosses from one half of the machine to the other half. In each direction, n/2
+messages carry n/2 S bytes in total. The rate of these n/2 messages is the network's bisection bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined
@@ -32,7 +32,7 @@ class Bisection(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange, which consists of a message to the partner and a message from the partner."""
+        """Return one exchange: this member and its partner send each other one message."""
         partner = (member + shape.num_ranks // 2) % shape.num_ranks
         return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
 

@@ -1,9 +1,9 @@
 """After a broadcast, every rank has a copy of the root's buffer.
 
 S is the root's buffer. Every other rank must receive S through its port. The root needs to send S only once, because
-the other ranks can forward the data. For any number of ranks, a port carries S in one direction. The bus factor is
-therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part without the root must receive S
-once.
+the other ranks can forward the data. For any number of ranks, each port carries S in one direction. The bus factor is
+therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part must receive S once, except the
+part that contains the root.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
     mpirun -n 16 python -m bench.broadcast --sizes 64M --root 5
@@ -34,11 +34,11 @@ class Broadcast(Pattern):
         return () if member == shape.root else (Copied(shape.root, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S, which enters every part except the root's part."""
+        """Return S, because every part except the root's part receives S bytes from outside."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of successive messages until the root's data reach all other ranks."""
+        """Return the smallest number of successive messages after which all other ranks can have the root's data."""
         return log2_steps(num_ranks)
 
 

@@ -1,8 +1,8 @@
-"""All ranks write a checkpoint at once, while the steps of a training job run and stall.
+"""All ranks write a checkpoint at the same time while the steps of a training job run.
 
-S is one rank's shard. t is the time until the slowest rank's shard is on its device (fsync). Each step sleeps for
-`--step-time` and exchanges `--exchange` bytes. The benchmark reads each shard back from the device and compares its
-checksum.
+The checkpoint may delay the steps. S is the size of one rank's shard. The time t ends when the slowest rank's shard is
+on its device (fsync). Each step sleeps for `--step-time` and exchanges `--exchange` bytes. The benchmark reads each
+shard back from the device and compares the checksum of the shard.
 
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --folder /data
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --method dcp_async
@@ -29,23 +29,23 @@ class Checkpoint(Pattern):
         return max(_WORD_BYTES, round_elements(requested_bytes, _WORD_BYTES))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S, the shard, to send and 0 to receive."""
+        """Return S as the bytes to send, and 0 as the bytes to receive."""
         return shape.payload_bytes, 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return no steps: the transport's checkpointer writes the shard."""
+        """Return no steps, because the transport's checkpointer writes the shard."""
         return ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return nothing: no data arrive at another rank."""
+        """Return nothing, because no rank receives data from another rank."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: no part of a shard goes to another rank."""
+        """Return 0, because ranks do not send their shards to each other."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1: each rank writes its shard once."""
+        """Return 1, because each rank writes its shard once."""
         return 1.0
 
 

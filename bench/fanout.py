@@ -1,9 +1,9 @@
 """The root sends a different block to every other rank at the same time.
 
-S is the total that the root sends. It consists of n - 1 equal blocks of S/(n-1) bytes, each a multiple of 16 bytes. All
+S is the total that the root sends. The root sends n - 1 equal blocks of S/(n-1) bytes, each a multiple of 16 bytes. All
 blocks leave through the root's only port, so the bus factor is 1. Together with the opposite pattern, `incast`, this
-pattern shows whether a port is equally fast in both directions. It also shows how a switch handles one sender with many
-receivers.
+pattern shows whether a port is equally fast in both directions. The pattern `fanout` also shows how a switch handles
+one sender with many receivers.
 
     mpirun -n 16 python -m bench.fanout -b 1K -e 64M
     torchrun --nproc-per-node 8 -m bench.fanout --sizes 256M --root 3

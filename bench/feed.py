@@ -1,9 +1,10 @@
 """One process reads the records of a data set from files into host memory, with a proven cold or hot page cache.
 
-S is the size of the data set. The data set consists of records of `--record` bytes in files of the format `--files` in
-the folder `--folder`. t is the time of one pass over all records. `--cache cold` drops the files from the page cache
-before every pass, and `--cache hot` reads the files from the page cache. The kernel's counters prove that the cache was
-cold or hot. A row without this proof fails. Each byte is read once, so the bus factor is 1.
+S is the size of the data set in bytes. The data set consists of records of `--record` bytes in files of the format
+`--files`. The files are in the folder `--folder`. The time t is the duration of one pass over all records. `--cache
+cold` drops the files from the page cache before every pass, and `--cache hot` reads the files from the page cache. For
+each row, the kernel's counters must prove that the cache was cold or hot. If the counters do not prove the state of the
+cache, the row fails. Each byte is read once, so the bus factor is 1.
 
     python -m bench.feed --sizes 64M --files tar --record 110K --mode isolated
     python -m bench.feed --sizes 64M --workers 2 --step-time 140ms --prepare-time 250ms --mode isolated -n 3
@@ -28,7 +29,7 @@ class Feed(Pattern):
     )
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes in files and the bytes in memory. Both are S."""
+        """Return the size of the stored records and the size of the records in memory, in bytes. Both are S."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -40,11 +41,11 @@ class Feed(Pattern):
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: no data move between ranks."""
+        """Return 0, because no data move between ranks."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, even for one rank; None if nothing is copied."""
+        """Return 1, even for a single rank. Return None if S is 0."""
         return 1.0 if shape.payload_bytes else None
 
 

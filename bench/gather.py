@@ -1,8 +1,8 @@
 """At the end, the root has the blocks of all ranks, in rank order.
 
-S is the root's whole output: n blocks of S/n. All blocks except the root's own enter through the root's port, which
-therefore carries (n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If N nodes have
-equally many ranks, the root's node receives the blocks of the other N - 1 nodes: (N-1)/N S.
+S is the root's whole output: n blocks of S/n. All blocks except the root's own block enter through the root's port. The
+root's port therefore carries (n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If
+N nodes have equally many ranks, the root's node receives (N-1)/N S, the blocks of the other N - 1 nodes.
 
     mpirun -n 16 python -m bench.gather -b 1K -e 64M
     mpirun -n 16 python -m bench.gather --sizes 16M --root 5
@@ -21,7 +21,7 @@ class Gather(BlockPattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block to send and, at the root, of all blocks to receive."""
+        """Return the size of one block (to send), and at the root the size of all blocks (to receive), in bytes."""
         return shape.block_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

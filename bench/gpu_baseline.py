@@ -2,13 +2,13 @@
 
 S is the size of one matrix. The two factors and their product are square matrices with `order` rows. The order is the
 largest multiple of 64 for which order x order elements fit into the requested size. One product takes 2 x order^3
-operations and 3 S of memory traffic. From a few MiB on, only the arithmetic limits its rate. No data cross a link, so
-there is no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. Each rank has its own
-row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a time.
+operations and 3 S of memory traffic. From a few MiB on, only the arithmetic limits the rate of a product. No data cross
+a link, so there is no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. Each rank has
+its own row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a time.
 
-`-d` gives the data type. float32 matrices are multiplied in float32, or with `--tf32 1` on tensor cores. The factors
-have pseudorandom integer elements, chosen so that the product is exact in every data type (core/products.py). The
-benchmark checks every element of the product.
+The option `-d` sets the data type. By default, float32 matrices are multiplied in float32. With `--tf32 1`, tensor
+cores multiply float32 matrices. The factors have pseudorandom integer elements, chosen so that the product is exact in
+every data type (core/products.py). The benchmark checks every element of the product.
 
     python -m bench.gpu_baseline --sizes 128M -d bfloat16 --mode pipelined
     torchrun --nproc-per-node 8 -m bench.gpu_baseline --sizes 256M -d float32 --tf32 1
@@ -29,7 +29,7 @@ class GpuBaseline(Pattern):
     usual_topology = "groups of 1"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return the bytes of one matrix of whole tiles."""
+        """Return the bytes of one matrix, whose order is a multiple of 64."""
         return order_of(requested_bytes, shape.element_bytes) ** 2 * shape.element_bytes
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -45,11 +45,11 @@ class GpuBaseline(Pattern):
         return (Multiplied(order_of(shape.payload_bytes, shape.element_bytes), shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: nothing leaves a GPU."""
+        """Return 0, because no data leave a GPU."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return None: no link carries data."""
+        """Return None, because no link carries data."""
         return None
 
 

@@ -1,8 +1,8 @@
 """All ranks send to the root at the same time.
 
-S is the total that the root receives: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All blocks enter
-through the root's port, so the bus factor is 1. The bandwidth is the rate of this port while n - 1 senders compete for
-it. Incast is the worst case for a switch's buffers and for congestion control.
+S is the total that the root receives. The n - 1 senders send equal blocks of S/(n-1) bytes, each a multiple of 16
+bytes. All blocks enter through the root's port, so the bus factor is 1. The bandwidth is the rate of the root's port
+while n - 1 senders compete for this port. Incast is the worst case for a switch's buffers and for congestion control.
 
     mpirun -n 16 python -m bench.incast -b 1K -e 64M
     mpirun -n 16 python -m bench.incast --sizes 16M --root 5
@@ -16,7 +16,7 @@ from bench.core.sweep import round_blocks
 
 
 class Incast(MessagePattern):
-    """Every rank but the root sends S/(n-1), and the root receives S."""
+    """Every rank except the root sends S/(n-1), and the root receives S."""
 
     name = "incast"
     rooted = True
@@ -30,7 +30,10 @@ class Incast(MessagePattern):
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the messages of this member. The root posts its receives in member order."""
+        """Return the messages that this member sends or receives.
+
+        The root posts its receive operations in member order.
+        """
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(sends=(Message(shape.root, block),)),)

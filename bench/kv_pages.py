@@ -1,10 +1,10 @@
 """Member 0 of a group sends many pages to member 1, scattered in both memories like the pages of a KV cache.
 
-S is the sum of the pages. The number of pages is W = `--window` (default 64), and each page has S/W bytes, a multiple
-of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted together, and t
-ends when the last page has arrived. Pages are sent in an order that differs from their order in either memory.
-Inference servers have this order, because they allocate pages as they become free. To find the cost of paging, divide t
-by the t of `pingpong --mode pipelined` with one message of size S.
+S is the sum of the pages. The number of pages is W = `--window` (default 64). Each page has S/W bytes, and this size is
+a multiple of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted
+together, and t ends when the last page has arrived. Pages are sent in an order that differs from their order in either
+memory. Inference servers use pages in such an order, because they allocate pages as pages become free. To find the cost
+of paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
 
 A page crosses each of the two ports once, so the bus factor is 1.
 
@@ -31,7 +31,7 @@ class KvPages(MessagePattern):
         return round_blocks(requested_bytes, shape.window)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S to send for member 0, and S to receive for member 1."""
+        """Return the bytes to send and to receive: member 0 sends S, and member 1 receives S."""
         return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -44,15 +44,18 @@ class KvPages(MessagePattern):
         return (Exchange(sends=messages) if member == 0 else Exchange(recvs=messages),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S if the two members belong to different parts of the group, such as two nodes, else 0.
+        """Return S if the two members are in different parts of the group, for example on two nodes.
 
-        Pages move in one direction.
+        Otherwise, return 0. Pages move in one direction.
         """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
 
 def _scattered(num_pages: int, part: int) -> list[int]:
-    """Return the numbers 0 to W-1 in an order in which successive numbers differ by about W/`part`, modulo W."""
+    """Return the numbers 0 to W-1 in a scattered order.
+
+    Modulo W, each number exceeds the number before by about W/`part`.
+    """
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]
 

@@ -1,10 +1,11 @@
 """Every rank copies within its GPU's memory, which shows the bandwidth of that memory.
 
-S is one copy. Each byte is read and written through the memory's only port, so the bus factor is 2. The bus bandwidth
-is therefore comparable with the memory's peak rate. `--engine sm` copies by a kernel instead of the copy engine, and
-`--sms N` limits the kernel to N SMs. `--engine chase` uses a single thread, and each of its loads waits for the
-previous load. The latency of a load is t / (S/16). With `--topology "groups of 1"`, all GPUs copy at the same time, and
-each GPU has a row. `--topology "single ranks"` measures one GPU of each node at a time.
+S is one copy. Each copy reads every byte and writes it through the same memory port, so the bus factor is 2. The bus
+bandwidth can therefore be compared with the memory's peak rate. With `--engine sm`, a kernel makes the copy instead of
+the copy engine. `--sms N` limits this kernel to N SMs. With `--engine chase`, a single GPU thread makes the copy, and
+each of its loads waits for the previous load. The copy makes S/16 loads, so one load takes t / (S/16). With `--topology
+"groups of 1"`, all GPUs copy at the same time, and each GPU has a row. `--topology "single ranks"` measures one GPU of
+each node at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"
@@ -32,15 +33,15 @@ class LocalCopy(Pattern):
         return (CopyStep((Copy(member, member, shape.payload_bytes, member, member),)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the data that was sent."""
+        """Return the sent data, which must be in the receive buffer."""
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 0: nothing leaves a GPU."""
+        """Return 0, because no data leave a GPU."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 2: each byte is read and written."""
+        """Return 2, because each byte is read once and written once."""
         return 2.0 if shape.payload_bytes else None
 
 

@@ -1,14 +1,15 @@
 """Every rank sends tokens to the ranks of their experts, and gets the results back, as in a mixture-of-experts layer.
 
-The number of tokens for the experts of rank k is proportional to (k+1)^-skew. With `--skew 0` (default), all ranks get
-equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two exchanges: first
-the dispatch of tokens, then the combine of results. All messages of an exchange are posted together. Results are in
-bfloat16. With an element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes
-of the combine. With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not
-move. The experts take no time.
+The experts of rank k receive a number of tokens that is proportional to (k+1)^-skew. With `--skew 0` (default), all
+ranks get equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two
+exchanges. In the dispatch, ranks send tokens to experts. In the combine, the experts' ranks send results back. All
+messages of an exchange are posted together. Results are in bfloat16. With an element type of one byte (`-d
+float8_e4m3fn`), a token element has 8 bits. The dispatch then has half the bytes of the combine. With all other element
+types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts take no time.
 
-S is the largest buffer of any rank. A send buffer has all tokens and results that a rank sends, and a receive buffer
-has all that it receives. These bytes cross the rank's port once, so the bus factor is 1.
+S is the size of the largest buffer on any rank. A send buffer contains all tokens and results that its rank sends. A
+receive buffer contains all tokens and results that its rank receives. Each byte of a buffer crosses the rank's port
+once, so the bus factor is 1.
 
     torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
     mpirun -n 4 python -m bench.moe --sizes 64K,1M
@@ -38,18 +39,18 @@ class Moe(MessagePattern):
     def payload(self, requested_bytes: int, shape: Shape) -> int:
         """Return S for the largest blocks within the requested size.
 
-        If even the smallest blocks exceed the requested size, return S for these blocks.
+        If even the smallest blocks exceed the requested size, return S of the smallest blocks.
         """
         kind = shape.num_ranks, shape.skew, shape.element_bytes
         return _largest_bytes(*kind, _scale(*kind, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of all tokens and results to send, and of all tokens and results to receive."""
+        """Return two sizes in bytes: all tokens and results that a member sends, and all that the member receives."""
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the dispatch and the combine.
+        """Return two exchanges: the dispatch and the combine.
 
         In the send buffer and in the receive buffer, the tokens come before the results. Tokens and results are in the
         order of members.
@@ -62,15 +63,15 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the load of each rank's experts, in thousandths of the load of rank 0. Each load is at least 1."""
+    """Return the load of each rank's experts as an integer, where rank 0 has the load 1000. Each load is at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 
 @lru_cache(maxsize=1024)
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
-    """Return the number of units in the blocks of rank 0, which is at least 1.
+    """Return how many units the blocks of rank 0 have. This number is at least 1.
 
-    With this number of units, S is as large as possible without exceeding `most_bytes`.
+    This number of units makes S as large as possible without exceeding `most_bytes`.
     """
     scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
     largest = partial(_largest_bytes, num_ranks, skew, element_bytes)
@@ -78,7 +79,7 @@ def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> 
 
 
 def _results(num_ranks: int, skew: float, scale: int) -> list[int]:
-    """Return, for each rank, the bytes of the results that its experts return to one other rank."""
+    """Return, for each rank, how many bytes of results the rank sends back to any one other rank."""
     return [_UNIT_BYTES * max(1, scale * weight // _WHOLE) for weight in _weights(num_ranks, skew)]
 
 
@@ -94,7 +95,7 @@ def _largest_bytes(num_ranks: int, skew: float, element_bytes: int, scale: int) 
 
 
 def _blocks(shape: Shape, member: int) -> tuple[list[int], ...]:
-    """Return four lists of bytes by peer: tokens sent, tokens received, results sent, results received."""
+    """Return four lists with the bytes for each peer: sent tokens, received tokens, sent results, received results."""
     scale = _scale(shape.num_ranks, shape.skew, shape.element_bytes, shape.payload_bytes)
     results, part = _results(shape.num_ranks, shape.skew, scale), _part(shape.element_bytes)
     theirs = [0 if peer == member else size for peer, size in enumerate(results)]

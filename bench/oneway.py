@@ -1,14 +1,14 @@
 """Member 0 of each pair sends one message to member 1. Every pair of ranks is measured in both directions.
 
-S is one message. The measured time begins on the sender when the receiver is ready, and ends on the receiver when all
-bytes have arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time divided by
-W. W is `--window`, or less if W messages would exceed 64 MiB.
+S is one message. The measured time begins on the sender as soon as the receiver is ready. The time ends on the receiver
+when all bytes have arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time
+divided by W. W is `--window`. If W messages would exceed 64 MiB, W is the largest number of messages that fits.
 
-Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
-after each chunk of samples. A round trip does not show how long each direction took. The error bound of the comparison
-is therefore about half of the shortest round trip. The interval of a row is widened by this error bound. A row whose
-error bound exceeds 10 % of its time is marked `clock-limited` and has no bandwidth. The sum of the times of both
-directions does not depend on the clocks.
+Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the hosts' clocks
+before and after each chunk of samples. A round trip shows only the total time of both directions. If two clocks are
+compared by round trips, the error bound is therefore about half of the shortest round trip. The interval of a row's
+time includes the error bound of the clocks. A row whose error bound exceeds 10 % of its time is marked `clock-limited`
+and has no bandwidth. If the times of both directions are added, errors of the clocks cancel out.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -30,13 +30,13 @@ class OneWayPattern(MessagePattern):
     one_way = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive. Each message is received into its own part of the buffer."""
+        """Return the bytes to send and to receive. The receive buffer has a separate part for each message."""
         if member == 0:
             return shape.payload_bytes, 0
         return 0, shape.payload_bytes * self.operations(shape) if member == 1 else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange with all messages."""
+        """Return one exchange, which contains all messages."""
         size, numbers = shape.payload_bytes, range(self.operations(shape))
         if member == 0:
             return (Exchange(sends=tuple(Message(1, size) for _ in numbers)),)
@@ -45,7 +45,7 @@ class OneWayPattern(MessagePattern):
         return ()
 
     def operations(self, shape: Shape) -> int:
-        """Return how many messages are in flight at the same time."""
+        """Return how many messages of one pair are in flight at the same time."""
         if shape.mode != "pipelined":
             return 1
         return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))

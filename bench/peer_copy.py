@@ -7,9 +7,9 @@ copy. With `--access read`, the target GPU runs the copy. With `--engine sm`, th
 instead of its copy engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via
 process`, one process owns the memory of both GPUs.
 
-A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
-other, the copy goes through the host's memory. Such rows are marked `through-host`, and their bound does not use the
-rate of a peer link.
+A byte crosses each of the two ports once, so the bus factor is 1 for each pair and direction. If two GPUs cannot access
+each other's memory, the copy goes through the host's memory. Rows with a copy through the host's memory are marked
+`through-host`. Their bound does not use the rate of a peer link.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way
@@ -51,13 +51,13 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S per direction if the two GPUs are in different parts of the world, else 0."""
+        """Return S per direction if the two GPUs are in different parts of the world. Otherwise, return 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """Return (member, copy) for each copy.
+        """Return each copy together with the member that runs the copy.
 
-        The member runs the copy. With `--via process`, this member also owns both buffers.
+        With `--via process`, the member that runs a copy also owns both of its buffers.
         """
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:

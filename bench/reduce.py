@@ -1,9 +1,9 @@
 """At the end, the root has the reduction of all ranks' buffers.
 
-S is one rank's buffer. Every rank except the root adds its buffer to the data that it received. The rank then sends the
-sum (S bytes) to another rank. For any number of ranks, a port carries at most S bytes in each direction. The bus factor
-is therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part first reduces its own buffers.
-Each part except the root's part then sends S bytes.
+S is one rank's buffer. Every rank except the root adds its own buffer to the data that this rank received. The rank
+then sends the sum (S bytes) to another rank. For any number of ranks, a port carries at most S bytes in each direction.
+The bus factor is therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part first reduces
+its own buffers. Each part except the root's part then sends S bytes.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max
@@ -40,7 +40,7 @@ class Reduce(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the length of the shortest chain of messages by which every rank's data reach the root."""
+        """Return the smallest number of successive messages after which the root can have every rank's data."""
         return log2_steps(num_ranks)
 
 

@@ -2,8 +2,8 @@
 
 S is the root's whole input: n blocks of S/n. All blocks except the root's own block must leave through the root's port,
 which carries (n-1)/n S bytes. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If the ranks
-are divided into N equal parts, the part with the root sends the blocks of the other parts. These blocks have (N-1)/N S
-bytes.
+are divided into N equal parts, the part with the root sends the blocks of the other parts. The blocks of the other
+parts have (N-1)/N S bytes.
 
     mpirun -n 16 python -m bench.scatter -b 1K -e 64M
     mpirun -n 16 python -m bench.scatter --sizes 16M --root 5
@@ -22,7 +22,7 @@ class Scatter(BlockPattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of all blocks to send (at the root only) and of one block to receive."""
+        """Return two sizes in bytes: all blocks to send (only at the root), and one block to receive."""
         return shape.payload_bytes if member == shape.root else 0, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -30,7 +30,7 @@ class Scatter(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return block m of the root's buffer, for member m."""
+        """Return the block of the root's buffer that has the number of this member."""
         return (Copied(shape.root, member * shape.block_bytes, shape.block_bytes),)
 
 

@@ -1,8 +1,8 @@
 """Every rank sends one message to the next rank of a ring and receives a message from the previous rank.
 
 S is one message. In the measured time, each port sends S and receives S, so the bus factor is 1, as in nccl-tests. The
-bandwidth counts only one direction, not the sum of both directions. If ranks are numbered node by node, one message
-leaves each node. With `--order interleaved`, every message leaves its node.
+bandwidth counts only one direction, not the sum of both directions. If ranks are numbered node by node, only one
+message leaves each node. With `--order interleaved`, every message goes to another node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
     mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved
@@ -24,7 +24,7 @@ class SendRecv(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return a message to the next rank and a message from the previous rank."""
+        """Return one exchange: a message to the next rank and a message from the previous rank."""
         after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
         return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
 

@@ -1,11 +1,11 @@
 """Train a model for some steps, and show where a step's time goes: input, copies, compute, waiting, exchange.
 
 The model comes from a workload file, as for `linkbench select`. Alternatively, `--timed` defines layers that only sleep
-for exact times. The ranks exchange gradients as in any training job. The row shows the step of the slowest rank. In the
+for given times. The ranks exchange gradients as in any training job. The row shows the step of the slowest rank. In the
 same launch, the full step alternates with three variants: a step without the exchange, a step without the loader, and a
-step without the copies. For each variant, the output shows the time that the variant saves. The output also shows the
-times that clocks inside the step measured. The size of the row is the total size of the model's gradients. The row has
-no bandwidth, because most of a step is not exchange.
+step without the copies. For each variant, the output shows how much shorter the step is than the full step. The output
+also shows the times that clocks inside the step measured. The size of the row is the total size of the model's
+gradients. The row has no bandwidth, because most of a step is not exchange.
 
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M \

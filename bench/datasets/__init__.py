@@ -1,1 +1,1 @@
-"""Write and read data sets on storage, and prove where their bytes came from."""
+"""Write and read data sets on storage, and prove whether reads came from the device or from the page cache."""

@@ -1,6 +1,6 @@
-"""The interface of a file in `formats/`: how records of equal size are written to files, and how they are read.
+"""Define the interface of the files in `formats/`, which write and read data sets of records of equal size.
 
-Each file defines an object `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are
+Each file defines an object `FORMAT`. The user selects a format by the name of its file. Libraries other than numpy are
 imported only when they are used.
 """
 
@@ -28,11 +28,13 @@ Place = Callable[[int], Bytes]  # returns the memory for a record, by the record
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The records of one data set, and how the files are opened. All records have the same size.
+    """Describes a data set: the size, the number and the location of the records, and how to open the files.
+
+    All records have the same size.
 
     `record_bytes`: the size of a stored record.
-    `block_bytes`: the size of one read. If it is 0, one read gets a whole record.
-    `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets a whole record.
+    `objects`: the bucket, if the files are objects in a bucket. If the files are in a file system, `objects` is None.
     `to_gpu`: whether records are read into the memory of a GPU.
     """
 
@@ -59,7 +61,11 @@ class RecordLayout:
 
 
 class RecordReader:
-    """An open data set. `close` must release every mapping, because pages of a mapping cannot leave the page cache."""
+    """An open data set.
+
+    The method `close` must release every memory mapping, because the kernel cannot drop mapped pages from the page
+    cache.
+    """
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
@@ -70,17 +76,20 @@ class RecordReader:
         self.opened.close()
 
     def read(self, index: int, target: Bytes) -> None:
-        """Read one record. Only readers of indexed formats have this method."""
+        """Read one record. Only formats that can read single records have this method."""
         raise NotImplementedError
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to begin reading records. This method exists only if the format has `announces` set."""
+        """Ask the kernel to begin reading records.
+
+        Only formats whose attribute `announces` is true have this method.
+        """
         raise NotImplementedError
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        """Read a shard in the order of its files.
+        """Read all records of a shard in stored order.
 
-        Yield the number of each record as soon as the record is in its place.
+        Yield a record's number when the record is complete in the memory that `place` returned.
         """
         for index in self.layout.in_shard(shard):
             self.read(index, place(index))
@@ -88,7 +97,10 @@ class RecordReader:
 
 
 class DatasetFormat(ABC):
-    """A data format. `requires`: the packages other than numpy that it needs, with their names in pip."""
+    """A data format.
+
+    `requires`: the packages that the format needs in addition to numpy, by module name, with the names that pip uses.
+    """
 
     requires: ClassVar[dict[str, str]] = {}
     indexed: ClassVar[bool] = True  # can single records be read in any order?
@@ -100,7 +112,7 @@ class DatasetFormat(ABC):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The packages that pip would have to install."""
+        """The names of the required packages that are not installed, as pip uses them."""
         return tuple(package for module, package in self.requires.items() if find_spec(module) is None)
 
     @abstractmethod
@@ -127,9 +139,9 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 
 
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Read bytes of a file into `target` until it is full, from byte `offset` on.
+    """Read bytes of a file into `target`, from byte `offset` on, until `target` is full.
 
-    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, a single read requests all remaining bytes.
 
     Raises EOFError with the file's name if the file ends earlier.
     """
@@ -149,16 +161,17 @@ def read_ahead(path: Path) -> None:
 
 
 def aligned(num_bytes: int) -> mmap.mmap:
-    """Return memory for an O_DIRECT read of `num_bytes`: whole pages."""
+    """Return memory for a read of `num_bytes` with O_DIRECT. The memory consists of whole pages."""
     whole = max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES
     return mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def aligned_array(num_bytes: int) -> Bytes:
-    """Return memory that begins at a page and was written once.
+    """Return memory that begins at a page boundary.
 
-    Large arrays of numpy begin 16 bytes after the start of a page. If memory does not begin at a cache line, the kernel
-    copies to it at half the rate (AMD EPYC, Linux 6.18).
+    All pages have been written, so their first use causes no page fault. Large arrays of numpy begin 16 bytes after the
+    start of a page. If memory does not begin at a cache line, the kernel copies data to this memory at half the rate
+    (AMD EPYC, Linux 6.18).
     """
     room = np.empty(num_bytes + ALIGNED_BYTES, np.uint8)  # numpy asks for huge pages
     first = -room.ctypes.data % ALIGNED_BYTES
@@ -168,7 +181,7 @@ def aligned_array(num_bytes: int) -> Bytes:
 
 
 def is_aligned(target: Bytes) -> bool:
-    """Return whether a read with O_DIRECT can fill this memory without writing beyond its end."""
+    """Return whether O_DIRECT can read into this memory: address and length are multiples of the page size."""
     return target.ctypes.data % ALIGNED_BYTES == 0 and len(target) % ALIGNED_BYTES == 0
 
 
@@ -176,7 +189,7 @@ def read_direct(number: int, room: Any, num_bytes: int, path: Path | str, block_
     """Read the first `num_bytes` of a file into `room`, and return these bytes as an array.
 
     The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If
-    `block_bytes` is 0, one read gets all bytes.
+    `block_bytes` is 0, a single read requests all remaining bytes.
     """
     done = 0
     with memoryview(room) as view:

@@ -1,9 +1,9 @@
 """Read files into the memory of a GPU with KvikIO, and find out whether the bytes passed through host memory.
 
 With GPUDirect Storage, a disk or NIC writes into the GPU's memory. Without GPUDirect Storage, KvikIO silently uses its
-"compatibility mode": it reads into host memory and copies from there to the GPU. NVIDIA's library cuFile, which KvikIO
-calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show that the bytes did
-not pass through host memory.
+"compatibility mode": it reads into host memory, and then copies from host memory to the GPU. NVIDIA's library cuFile,
+which KvikIO calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show whether
+the bytes bypassed host memory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _READS = re.compile(r"^Reads\s*:.*\breadMiB=(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """A range of a GPU's memory, given by its address, as CUDA libraries require it."""
+    """A range of GPU memory, described by its address and length."""
 
     pointer: int
     num_bytes: int
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Describe the memory (CUDA array interface, version 3)."""
+        """Return the description of this memory that CUDA libraries read (CUDA array interface, version 3)."""
         return {"shape": (self.num_bytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class GpuMemory:
         return self.num_bytes
 
     def part(self, begin: int, num_bytes: int) -> GpuMemory:
-        """Return the bytes from `begin` on."""
+        """Return a part of this memory, from byte `begin` on."""
         return GpuMemory(self.pointer + begin, num_bytes)
 
 
@@ -65,16 +65,16 @@ def why_not() -> str:
 
 
 def opened_file(path: Path | str) -> Any:
-    """Open a file with KvikIO, to be closed by `with`."""
+    """Return a context that opens a file with KvikIO and closes the file at the end."""
     import kvikio
 
     return kvikio.CuFile(path, "r")
 
 
 def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Read bytes of a file into `target` (a GpuMemory) until it is full, from byte `offset` on.
+    """Read bytes of a file into `target` (a GpuMemory), from byte `offset` on, until `target` is full.
 
-    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, a single read requests all bytes.
 
     Raises EOFError, which names the file, if the file ends earlier.
     """
@@ -90,7 +90,7 @@ def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_by
 def driver_bytes(stats: Path | None = None) -> int | None:
     """Return how many bytes the driver has moved from storage to GPUs, in whole MiB.
 
-    The result is None if the driver does not count these bytes.
+    The result is None if the driver does not count bytes that move from storage to GPUs.
     """
     try:
         found = _READS.search((stats or STATS).read_text(encoding="ascii", errors="replace"))

@@ -21,7 +21,7 @@ class LoaderPlan:
 
     For each batch, a worker also sleeps `prepare_s` seconds.
 
-    `prefetch`: the number of batches of one worker that may be begun but not yet taken, like torch's `prefetch_factor`.
+    `prefetch`: how many batches of one worker may be in progress or waiting, as with torch's `prefetch_factor`.
     """
 
     batch: int
@@ -32,10 +32,10 @@ class LoaderPlan:
 
 @dataclass(slots=True)
 class LoaderTimes:
-    """Times of the steady part of a pass, in seconds.
+    """The waits, steps and batch times of a pass in its steady part, in seconds.
 
     The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
-    worker made a full batch.
+    worker still made a full batch.
     """
 
     wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch
@@ -43,7 +43,7 @@ class LoaderTimes:
     busy_s: list[float] = field(default_factory=list)  # for each batch: the time to read and prepare it
 
     def add(self, other: LoaderTimes) -> None:
-        """Add the times of another part of the pass."""
+        """Append the times of another part of the same pass."""
         self.wait_s += other.wait_s
         self.step_s += other.step_s
         self.busy_s += other.busy_s
@@ -53,23 +53,29 @@ Made = tuple[bool, float]  # whether the batch is full, and the seconds that it 
 
 
 class LoaderWorker(Protocol):
-    """One worker, as seen by the step. `ended`: whether the worker has delivered its last batch."""
+    """The interface through which the training step takes batches from one worker.
+
+    `ended`: whether the worker has delivered its last batch.
+    """
 
     ended: bool
 
     def take(self) -> Made | None:
-        """Wait for the next batch. Returns None after the last batch. If a read failed, raises its error."""
+        """Wait for the next batch. Returns None after the last batch.
+
+        If a read failed, this call raises the error of the read.
+        """
 
 
 Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
 
 
 class Loader:
-    """Passes of `RecordPass` in batches. Of W workers, worker k makes the batches k, k + W, and so on.
+    """Runs passes over the records of a `RecordPass` in batches.
 
-    The order of batches is therefore fixed.
+    Of W workers, worker k makes the batches k, k + W, and so on. The order of batches is therefore fixed.
 
-    `workers`: a function that starts the workers of a pass. By default, workers are threads.
+    `workers`: a function that starts the workers of a pass. The default function starts threads.
     """
 
     def __init__(self, records: RecordPass, plan: LoaderPlan, workers: Workers | None = None) -> None:
@@ -77,7 +83,7 @@ class Loader:
         self._workers = workers or self._threads
 
     def run(self) -> LoaderTimes:
-        """Read every record once, with a step after each batch. Raises the error of the read."""
+        """Read every record once, and run a step after each batch. Raises the error of the read."""
         if self._records.num_workers == 0:
             return _alone(self._records, self._plan)
         with self._workers(self._plan) as workers:
@@ -128,9 +134,9 @@ class _Thread:
         self.ended = False
 
     def run(self) -> None:
-        """Make batches and put them into the queue.
+        """Make batches, and put each batch into the queue.
 
-        At the end, put None into the queue, or the error if a read failed.
+        At the end, put None into the queue. If a read failed, put the error into the queue.
         """
         try:
             arriving = self._records.part(self._part)
@@ -158,13 +164,16 @@ class _Thread:
         return taken
 
     def stop(self) -> None:
-        """Make the thread end, even if the queue is full and the thread waits."""
+        """Make the thread end, even if the thread waits because the queue is full."""
         self._stopped = True
         self._room.release()
 
 
 def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
-    """Read and prepare each batch in the caller, without workers. The caller waits for the whole time of each batch."""
+    """Read and prepare each batch in the calling thread, without workers.
+
+    The caller therefore waits for the whole time of each batch.
+    """
     times, arriving = LoaderTimes(), records.part(0)
     first = True
     while True:

@@ -1,4 +1,4 @@
-"""Messages about data sets: codes of skipped and failed rows and of refusals, with their texts."""
+"""Define the messages about data sets: codes and texts for skipped rows, failed rows and refusals."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class DatasetSkip(Code):
 
 
 class DatasetFailure(Code):
-    """Why a row that was read is void."""
+    """The reasons why a row that reads a data set is invalid."""
 
     NOT_COLD = (
         "not-cold",

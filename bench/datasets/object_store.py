@@ -29,11 +29,12 @@ def is_installed() -> bool:
 
 
 class ObjectStore:
-    """One bucket. If an ObjectStore is sent to another process, it makes a new client there.
+    """One bucket. If an ObjectStore is sent to another process, the ObjectStore makes a new client in that process.
 
     `received_bytes`: the bytes of all objects that this process has read.
 
-    The methods raise SilentServerError if the service sends nothing for `timeout_s`, and OSError for other failures.
+    If the service sends nothing for `timeout_s`, the methods raise SilentServerError. For other failures, the methods
+    raise OSError.
     """
 
     def __init__(self, bucket: str, timeout_s: float) -> None:
@@ -42,7 +43,7 @@ class ObjectStore:
         self._lock, self._made = Lock(), None
 
     def __getstate__(self) -> tuple[str, float]:
-        """Return the state that another process needs."""
+        """Return the state from which another process can rebuild this object."""
         return self.bucket, self._timeout_s
 
     def __setstate__(self, state: tuple[str, float]) -> None:
@@ -55,9 +56,9 @@ class ObjectStore:
             self._client().put_object(Bucket=self.bucket, Key=str(path), Body=data)
 
     def read(self, path: Path, target: Any, offset: int = 0, block_bytes: int = 0) -> None:
-        """Read bytes of an object into `target` until it is full, from byte `offset` on.
+        """Read bytes of an object into `target`, from byte `offset` on, until `target` is full.
 
-        `block_bytes`: the size of one request. If `block_bytes` is 0, one request gets all bytes.
+        `block_bytes`: the size of one request. If `block_bytes` is 0, a single request gets all bytes.
 
         Raises EOFError with the object's name if the object ends earlier.
         """
@@ -81,13 +82,16 @@ class ObjectStore:
         return io.BufferedReader(_Body(self, body), 1 << 20)
 
     def keys(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yield each object whose key begins with `prefix`, and its size."""
+        """Yield the key and the size of each object whose key begins with `prefix`."""
         with _failures():
             for page in self._client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
                 yield from ((found["Key"], found["Size"]) for found in page.get("Contents", ()))
 
     def remove(self, prefix: str) -> tuple[int, int]:
-        """Remove all objects whose keys begin with `prefix`. Return the number and the bytes of these objects."""
+        """Remove all objects whose keys begin with `prefix`.
+
+        Return the number of removed objects, and their total size in bytes.
+        """
         num, num_bytes = 0, 0
         for key, size in list(self.keys(prefix)):
             with _failures():
@@ -151,7 +155,7 @@ def _new_client(timeout_s: float) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise SilentServerError if boto3 reports that a response is missing.
+    """Raise SilentServerError if boto3 reports a connection timeout or a read timeout.
 
     Raise OSError for any other error of boto3.
     """

@@ -33,7 +33,7 @@ _IPOIB = "32"  # ARPHRD_INFINIBAND (Linux, include/uapi/linux/if_arp.h)
 def evict(files: Iterable[Path]) -> None:
     """Ask the kernel to drop the pages of files.
 
-    The kernel can drop a page only if its data are already on the device (`fsync`).
+    The kernel can drop a page only if the data of the page are already on the device (`fsync`).
     """
     for path in files:
         with opened_file(path) as number:
@@ -102,10 +102,11 @@ def device_bytes() -> int:
 
 
 def network_bytes() -> int:
-    """Return the bytes that this host has received from other hosts, InfiniBand ports included.
+    """Return how many bytes this host has received from other hosts. Bytes over InfiniBand ports are included.
 
-    Each byte counts once. Only interfaces of hardware count. Bonds, bridges and VLANs do not count, because they use
-    these interfaces. In a container without hardware interfaces, all interfaces except the loopback count.
+    Each byte counts once. Only hardware interfaces are counted. Bonds, bridges and VLANs are not counted, because their
+    traffic also passes through hardware interfaces. In a container without hardware interfaces, all interfaces except
+    the loopback are counted.
     """
     ports = _port_bytes()
     received = {name: num for name, num in _interface_bytes().items() if name != "lo"}
@@ -118,7 +119,8 @@ def network_bytes() -> int:
 def loopback_bytes() -> int:
     """Return how many bytes this host has sent to itself.
 
-    These bytes matter if the file system's server runs on this host.
+    If the file system's server runs on this host, the result includes the data that clients on this host read from the
+    server.
     """
     return _interface_bytes().get("lo", 0)
 
@@ -146,12 +148,12 @@ def _port_bytes() -> list[int]:
 
 
 def counter_of(folder: Path) -> Callable[[], int] | None:
-    """Return a counter that grows when bytes are read from a remote file system.
+    """Find a kernel counter that increases when this process reads from a remote file system.
 
-    The function writes a file into `folder`, reads it once for each counter, and returns the first counter that grows.
-    The order is `device_bytes`, `network_bytes`, `loopback_bytes`. `device_bytes` grows if the kernel counts these
-    reads for the process, as for NFS. Returns None if no counter grows, or if the file stays in the page cache. Raises
-    OSError if the file cannot be written.
+    The function writes a file into `folder`, reads the file once for each counter, and returns the first counter that
+    increases. The counters are tried in this order: `device_bytes`, `network_bytes`, `loopback_bytes`. `device_bytes`
+    increases if the kernel counts reads from this file system for the process, as for NFS. Returns None if no counter
+    increases, or if the file stays in the page cache. Raises OSError if the file cannot be written.
     """
     number, name = tempfile.mkstemp(prefix="counted-", dir=folder)  # processes of other hosts may have the same id
     path = Path(name)
@@ -181,7 +183,7 @@ def cpu_s() -> float:
 def file_system(folder: Path, mounts: str | None = None) -> str:
     """Return the type of the file system of a folder, such as ext4, tmpfs, nfs4 or fuse.sshfs.
 
-    The result is "" if the kernel lists none.
+    The result is "" if the kernel's list does not contain the file system.
 
     `mounts`: the text of /proc/self/mountinfo.
     """
@@ -198,8 +200,8 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Return whether another program may cache the data of a file system of this type.
+    """Return whether a server or a FUSE daemon may cache the data of this type of file system.
 
-    The other program is a server, or a FUSE daemon on this host.
+    A FUSE daemon runs on the host that reads the files.
     """
     return kind in _REMOTE or kind.partition(".")[0] == "fuse"

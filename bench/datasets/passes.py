@@ -17,21 +17,22 @@ BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
 
 class RecordPass:
-    """Reads and prepares all records. The result of record k is always row k of `target`.
+    """Reads all records of a data set, and prepares each record. The result of record k is always row k of `target`.
 
-    There are three orders:
+    With `sequential`, the pass follows the stored order.
 
-    - `sequential`: the stored order.
-    - `shuffled`: shards in random order. The next record is drawn from a buffer, as in loaders of sharded formats. If
-      the target is a GPU, there is no such buffer, and each record is read into its row of `target` at once.
-    - `random`: single records in random order, for formats that can find a record.
+    With `shuffled`, the pass reads shards in random order. The next record is drawn at random from a buffer of records,
+    as in loaders of sharded formats. If the target is a GPU, records are not buffered, but read directly into `target`.
+
+    With `random`, the pass reads single records in random order. The order `random` requires a format that can read any
+    record directly.
 
     `num_workers`: the number of threads, which divide the shards (or records) among them. If `num_workers` is 0, the
         calling thread reads.
-    `ahead`: the number of records that the pass requests from the kernel in advance. It is rounded to whole shards
-        unless the order is `random`.
+    `ahead`: the number of records that the pass requests from the kernel in advance. With `sequential` and `shuffled`,
+        this number is rounded to whole shards.
 
-    The pass opens the files, so it includes reading their headers and indexes.
+    Each pass opens the files, so the time of a pass includes reading the files' headers and indexes.
     """
 
     def __init__(
@@ -76,14 +77,17 @@ class RecordPass:
             pass
 
     def make_room(self, part: int) -> None:
-        """Allocate the worker's memory. The pass is timed later, so its time does not include the allocation."""
+        """Allocate the buffer of one worker.
+
+        Calling this method before the timed pass keeps the allocation out of the pass's time.
+        """
         if part not in self._buffers:
             num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
             size = self._layout.record_bytes
             self._buffers[part] = aligned_array(num * size).reshape(num, size)
 
     def part(self, part: int) -> Generator[int]:
-        """Read one worker's records. Yield the number of each record once its result is in its place."""
+        """Read one worker's records. Yield each record's number as soon as its result is in its row of `target`."""
         self.make_room(part)
         reader = self._format.open(self._layout)
         try:
@@ -117,7 +121,10 @@ class RecordPass:
                 yield index
 
     def _read_shuffled(self, reader: RecordReader, part: int, units: Iterator[int]) -> Iterator[int]:
-        """Draw each record from a buffer: the next record goes to a free slot, and a random slot is emptied."""
+        """Shuffle records through a buffer: read each record into a free slot.
+
+        When all slots are full, empty a random slot.
+        """
         slots, drawn = self._buffers[part], random.Random(self._seeds[part])
         held: list[tuple[int, int]] = []  # (slot, record)
         free = list(range(len(slots)))
@@ -144,7 +151,7 @@ class RecordPass:
             raise ValueError(f"{self.file_of(index)}: record {index}: {error}") from None
 
     def _announced(self, reader: RecordReader, units: list[int]) -> Iterator[int]:
-        """Yield shards or records, and request the next ones from the kernel in advance."""
+        """Yield the shards or records to read, and ask the kernel to read ahead the shards or records that follow."""
         alone = self._order == "random"
         depth = -(-self._ahead // (1 if alone else PER_SHARD))
         for place, unit in enumerate(units):
@@ -155,14 +162,14 @@ class RecordPass:
 
 
 def _rows(target: Bytes | GpuMemory, num: int, size: int) -> Any:
-    """Return a sequence whose element k is the memory for the result of record k."""
+    """Return a sequence. Element k of the sequence is the memory for the result of record k."""
     if isinstance(target, GpuMemory):
         return [target.part(index * size, size) for index in range(num)]
     return target.reshape(num, size)
 
 
 def least_of_a_worker(num_records: int, order: str, num_workers: int) -> int:
-    """Return the least number of records that any worker reads."""
+    """Return how many records the worker with the fewest records reads."""
     per_unit = 1 if order == "random" else PER_SHARD
     num_units = -(-num_records // per_unit)
     lacking = num_units * per_unit - num_records  # records that the last shard lacks

@@ -1,4 +1,4 @@
-"""Manage the place of a data set: a folder of a file system, or a prefix of a bucket.
+"""Manage where a data set is stored: a folder of a file system, or a prefix of an S3 bucket.
 
 `received_bytes` is the number of bytes that this process has received from the device or, for a bucket, from the
 network.
@@ -29,11 +29,12 @@ _OWNED = re.compile(rf"{PREFIX}(?P<host>[^/]+?)-(?P<process>\d+)-(?P<started>\d+
 
 
 class Place(ABC):
-    """A new place below `parent` for the data sets of one run.
+    """The location of one run's data sets, newly created below `parent`.
 
-    `kind`: the type of its file system, or "s3".
-    `objects`: the bucket, or None if the place is in a file system.
-    `removed`: the number and the bytes of the data of killed runs. The data were removed when this place was made.
+    `kind`: the type of the location's file system, or "s3".
+    `objects`: the bucket, or None if the location is in a file system.
+    `removed`: how many killed runs had left data here, and the total size of these data in bytes. The constructor
+        removes these data.
     """
 
     parent: str
@@ -46,11 +47,14 @@ class Place(ABC):
 
     @abstractmethod
     def new(self, name: str) -> Path:
-        """Return an empty local folder for a data set. A folder of this name is removed first."""
+        """Return an empty local folder for a data set. An existing folder with the same name is removed first."""
 
     @abstractmethod
     def publish(self, written: Path) -> Path:
-        """Make the written files available to readers. Return the folder in which readers find the files."""
+        """Copy or flush the written files, so that other processes can read them.
+
+        Return the folder in which readers find the files.
+        """
 
     @abstractmethod
     def lacks_bytes(self, num_bytes: int) -> int:
@@ -58,7 +62,10 @@ class Place(ABC):
 
     @abstractmethod
     def make_cold(self) -> int:
-        """Drop the published files from this host's page cache. Return the number of pages that are still in it."""
+        """Drop the published files from this host's page cache.
+
+        Return the number of pages of these files that are still in the page cache.
+        """
 
     @abstractmethod
     def received_bytes(self) -> int:
@@ -66,7 +73,7 @@ class Place(ABC):
 
     @abstractmethod
     def write_probe(self, data: Bytes) -> None:
-        """Write `data` in one piece. Reading this file or object measures the rate of the storage itself."""
+        """Write `data` in one piece. The file or object whose reads measure the rate of the storage itself."""
 
     @abstractmethod
     def close(self) -> None:
@@ -74,29 +81,32 @@ class Place(ABC):
 
     @property
     def in_memory(self) -> bool:
-        """Whether files never leave memory."""
+        """Whether the file system keeps files only in memory, like tmpfs."""
         return self.kind in page_cache.IN_MEMORY
 
     @property
     def is_remote(self) -> bool:
-        """Whether the data are on a server with a cache of its own.
+        """Whether the data are on a server that may cache the data.
 
-        A client can neither read the state of this cache nor empty it.
+        A client can neither inspect nor empty the cache of such a server.
         """
         return self.objects is not None or page_cache.is_remote(self.kind)
 
     @property
     def is_counted(self) -> bool:
-        """Whether a counter sees the reads from this place."""
+        """Whether a counter exists that increases with each read from this location."""
         return True
 
     @property
     def counts_host(self) -> bool:
-        """Whether the counter counts what all processes of this host receive."""
+        """Whether the counter includes the bytes that all other processes of this host receive."""
         return False
 
     def make_warm(self) -> None:
-        """Read all published files whole, so that this host's page cache has them. A bucket has no such cache."""
+        """Read all published files completely, so that they are in this host's page cache.
+
+        A bucket has no such cache.
+        """
         raise NotImplementedError
 
     def num_missing(self) -> int:
@@ -107,7 +117,7 @@ class Place(ABC):
         raise NotImplementedError
 
     def read_probe(self, num_bytes: int) -> None:
-        """Read the probe in order, with several large reads in flight."""
+        """Read a probe file or object in order, with several large reads in flight."""
         read = self._probe_reader()
         if not self._rooms:
             self._rooms = [aligned(_PROBE_BYTES) for _ in range(_PROBES_AT_ONCE)]
@@ -122,14 +132,14 @@ class Place(ABC):
 
     @abstractmethod
     def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
-        """Return a function that reads a part of the probe.
+        """Return a function that reads a part of the probe file or object.
 
-        Its arguments are the room for the bytes, the offset and the size.
+        The returned function has three arguments: the memory for the bytes, the offset and the size.
         """
 
 
 class LocalPlace(Place):
-    """A locked folder. Raises OSError if it cannot be made."""
+    """A locked folder. Raises OSError if the folder cannot be made."""
 
     def __init__(self, parent: Path) -> None:
         super().__init__()
@@ -160,7 +170,7 @@ class LocalPlace(Place):
         return self._folder.lacks_bytes(num_bytes)
 
     def make_cold(self) -> int:
-        """Use posix_fadvise and mincore."""
+        """Drop the files with posix_fadvise, and count the remaining pages with mincore."""
         page_cache.evict(self._files)
         return page_cache.num_resident(self._files)
 
@@ -179,11 +189,11 @@ class LocalPlace(Place):
 
     @property
     def counts_host(self) -> bool:
-        """Whether only the network's interfaces see the reads."""
+        """Whether only the counters of network interfaces include reads from this location."""
         return self._counter not in (None, page_cache.device_bytes)
 
     def received_bytes(self) -> int:
-        """Return the kernel's count, or 0 if there is none."""
+        """Return the value of the counter, or 0 if no counter exists."""
         return self._counter() if self._counter else 0
 
     def write_probe(self, data: Bytes) -> None:
@@ -212,9 +222,9 @@ class LocalPlace(Place):
 
 
 class BucketPlace(Place):
-    """A prefix of a bucket with the id of this process.
+    """A new prefix in a bucket, whose name contains this host's name and this process's id.
 
-    From this id, a later run on this host finds out whether the process is alive.
+    A later run on this host reads the process id from the name, to find out whether the process is still alive.
 
     Raises OSError if the service refuses, and SilentServerError if the service does not answer within `timeout_s`.
     """
@@ -250,11 +260,11 @@ class BucketPlace(Place):
         return target
 
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Check the temporary folder, because a bucket does not report its free space."""
+        """Check the free space of the temporary folder, because a bucket does not report its free space."""
         return max(0, num_bytes - shutil.disk_usage(self._local).free)
 
     def make_cold(self) -> int:
-        """Do nothing, because this client caches nothing."""
+        """Do nothing and return 0, because an S3 client has no page cache."""
         return 0
 
     def received_bytes(self) -> int:
@@ -281,9 +291,9 @@ class BucketPlace(Place):
         return read
 
     def _remove_abandoned(self, below: str) -> tuple[int, int]:
-        """Remove data of this host's processes that have ended. Processes of other hosts cannot be checked.
+        """Remove the data of processes of this host that have ended. Processes of other hosts cannot be checked.
 
-        Return the number of these processes, and the bytes of their data.
+        Return the number of ended processes that had left data, and the size of these data in bytes.
         """
         num, num_bytes, judged = 0, 0, set[str]()
         for key, _ in list(self.objects.keys(below + PREFIX)):
@@ -298,7 +308,7 @@ class BucketPlace(Place):
 
 
 def place_at(where: str, timeout_s: float) -> Place:
-    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket.
+    """Make a place for data sets: below a folder, or for `s3://bucket[/prefix]` in a bucket.
 
     Raises OSError if the place cannot be made.
     """
@@ -306,7 +316,7 @@ def place_at(where: str, timeout_s: float) -> Place:
 
 
 def _started(process: int) -> int:
-    """Return when a process began, in clock ticks since boot, or -1 if it is not running."""
+    """Return when a process began, in clock ticks since boot. Return -1 if the process is not running."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     except OSError:

@@ -1,7 +1,9 @@
-"""Prepare a record after reading: decode, augment or tokenise it, in the loader or before writing.
+"""Prepare a record as a data loader does: decode, augment or tokenise the record.
 
-A record of n bytes is the unit that arrives and is verified. `stored` returns the bytes of a record on storage.
-`prepare` does the loader's work. `restore` turns the result back into the record, so that a wrong result is detected.
+The loader can do this after reading, or the records are prepared before they are written. The record that arrives in
+memory has n bytes, and this record is verified. `stored` returns the form in which a record is stored. `prepare` does
+the work that a data loader would do. `restore` turns the result back into the record, so that a wrong result is
+detected.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _LETTERS_OF_WORD, _NUM_WORDS = 4, 1 << 16
 
 
 class Preparation(ABC):
-    """The preparation of one record.
+    """Converts a record to its stored form, and prepares the stored form as a data loader does.
 
     `stored_bytes`: the size of a record on storage.
     `result_bytes`: the size of a prepared record.
@@ -39,7 +41,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def stored(self, record: Bytes) -> Bytes:
-        """Return the stored bytes of a record."""
+        """Return the form of a record that is written to storage."""
 
     @abstractmethod
     def prepare(self, stored: Bytes, result: Bytes) -> None:
@@ -73,9 +75,10 @@ class AsStored(Preparation):
 
 
 class Decode(Preparation):
-    """Inflate an image. Each pixel has 4 bits of information. PNG files of photographs have about as much.
+    """Inflate an image. Each pixel of the image contains 4 bits of information.
 
-    A byte of the record is two pixels, so the image has 2 n bytes.
+    PNG files of photographs contain about 4 bits of information per pixel as well. A byte of the record determines two
+    pixels, so the image has 2 n bytes.
     """
 
     def __init__(self, record_bytes: int) -> None:
@@ -84,7 +87,7 @@ class Decode(Preparation):
         self.result_bytes = 2 * record_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the length of the compressed pixels, the pixels, and padding up to the common size of records."""
+        """Return the length of the compressed pixels, the pixels, and padding up to the size of all stored records."""
         pixels = np.empty(self.result_bytes, np.uint8)
         pixels[::2], pixels[1::2] = record & 0xF0, record << 4
         packer = zlib.compressobj(_LEVEL, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -109,7 +112,7 @@ class Decode(Preparation):
 
 
 class Augment(Preparation):
-    """Crop an image of bytes, mirror the image and normalise it to float32.
+    """Crop an image with one byte per pixel, mirror the image, and normalise the pixels to float32.
 
     The stored image has a margin, which the crop removes. The result has 4 n bytes.
     """
@@ -124,7 +127,7 @@ class Augment(Preparation):
         self.result_bytes = 4 * record_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the mirrored image with its margin."""
+        """Return the mirrored image, surrounded by its margin."""
         image = np.zeros(self._image, np.uint8)
         self._inside(image)[:] = record.reshape(self._crop)[:, ::-1]
         return image.reshape(-1)
@@ -146,7 +149,10 @@ class Augment(Preparation):
 
 
 class Tokenise(Preparation):
-    """Split text at its spaces and look up each word in a vocabulary of 65,536. Two bytes of the record are a word."""
+    """Split text at its spaces and look up each word in a vocabulary of 65,536.
+
+    Each pair of bytes of the record selects one word.
+    """
 
     def __init__(self, record_bytes: int) -> None:
         super().__init__(record_bytes)
@@ -175,7 +181,7 @@ class Tokenise(Preparation):
 
 
 class BeforeWriting(Preparation):
-    """A preparation that is done before the records are written. The loader only reads the results."""
+    """A preparation that happens before the records are written. The data loader then only reads prepared records."""
 
     copies_only = True
 
@@ -185,7 +191,7 @@ class BeforeWriting(Preparation):
         self.stored_bytes = self.result_bytes = work.result_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the prepared record, which is stored in place of the record."""
+        """Return the prepared record, which is written to storage instead of the original record."""
         result = np.empty(self.result_bytes, np.uint8)
         self._work.prepare(self._work.stored(record), result)
         return result
@@ -195,12 +201,12 @@ class BeforeWriting(Preparation):
         result[:] = stored
 
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Turn the result back into the record, as the wrapped preparation does."""
+        """Turn the result back into the record with the preparation that this object wraps."""
         self._work.restore(result, record)
 
 
 def preparation(name: str, offline: bool, record_bytes: int) -> Preparation:
-    """Return the preparation of this name for records of one size."""
+    """Return the preparation with this name, for records of one size."""
     kinds: dict[str, type[Preparation]] = {
         "none": AsStored,
         "decode": Decode,
@@ -213,7 +219,10 @@ def preparation(name: str, offline: bool, record_bytes: int) -> Preparation:
 
 @cache
 def _vocabulary() -> dict[bytes, int]:
-    """Map each word of four letters to its number. The words are in the order of their numbers."""
+    """Return a mapping from each word of four letters to its number.
+
+    The order of the words is the order of their numbers.
+    """
     words = {}
     for number in range(_NUM_WORDS):
         letters, rest = "", number

@@ -1,9 +1,10 @@
-"""Manage the folder of one run's data sets. The run locks its folder during use, and removes it at the end.
+"""Manage the folder of one run's data sets.
 
-If a run was killed, a later run finds the folder and removes it.
+A run locks its folder while it uses the folder, and removes the folder at the end. If a run was killed, a later run
+finds and removes the folder.
 
-On a file system that several hosts share, a lock may have an effect only on the host that set it. On such a file
-system, each host therefore removes only its own folders.
+On a file system that several hosts share, a lock may have an effect only on the host that set it. On a file system that
+several hosts share, each host therefore removes only the folders that it made itself.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class WorkFolder:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return all files of a folder and of the folders in it, sorted."""
+    """Return all files of a folder and of its subfolders, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -84,7 +85,10 @@ def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder and close its lock. If `lock` is -1, there is no lock."""
+    """Remove a folder, and close the file descriptor `lock` that locks the folder.
+
+    If `lock` is -1, the folder is not locked.
+    """
     # If an open file is removed, a network file system keeps it under another name. The lock is removed last, after it
     # was closed.
     with suppress(OSError):
@@ -101,7 +105,10 @@ def _remove(folder: Path, lock: int) -> None:
 
 
 def _lock_of_abandoned(folder: Path, any_host: bool) -> int:
-    """Lock a folder that has no owner, and return the lock. Returns -1 if the folder has an owner."""
+    """Try to lock a folder of an earlier run, and return the file descriptor of the lock.
+
+    Returns -1 if the folder is still in use or cannot be locked.
+    """
     try:
         if not any_host and (folder / _LOCK).read_text(errors="replace") != socket.gethostname():
             return -1

@@ -1,7 +1,7 @@
 """Run workers as processes, like torch's DataLoader.
 
-The worker processes live as long as the row is measured, and share its memory. A worker ends when the pipe to its
-parent breaks, so a killed parent leaves no worker and no memory behind.
+The worker processes live while one row is measured, and write their results into memory that the parent shares. If the
+parent process is killed, its pipes to the workers break. Each worker then ends and frees its shared memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SharedMemory:
         self.array = mapped(self.path, num_bytes)
 
     def close(self) -> None:
-        """Release this process's mapping. The mapping ends with its last array."""
+        """Release this process's mapping. The memory stays mapped until the last array that uses it is deleted."""
         os.close(self._number)
 
 
@@ -56,7 +56,7 @@ def mapped(path: str, num_bytes: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """All fields of `RecordPass`, in a form that can be sent to a worker process."""
+    """The fields of a `RecordPass`, in a form that can be sent to a worker process."""
 
     files: str
     layout: RecordLayout
@@ -108,7 +108,7 @@ class WorkerProcesses:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The ids of the processes, in the order of their parts."""
+        """The ids of the worker processes. The k-th process reads the k-th part of the records."""
         return tuple(worker.process_id for worker in self._workers)
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class WorkerProcesses:
 
 
 class _Process:
-    """One worker process, as seen by its parent."""
+    """The parent's view of one worker process."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
@@ -162,7 +162,10 @@ class _Process:
         return made
 
     def receive(self) -> Any:
-        """Return the worker's next message. Raises the worker's error, or OSError if the worker has died."""
+        """Wait for the worker's next message and return it.
+
+        Raises the worker's error, or OSError if the worker has died.
+        """
         try:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -220,7 +223,10 @@ def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connec
 
 
 def _plain(error: Exception) -> Exception:
-    """Return an error that can be sent. Some libraries' own errors cannot be sent."""
+    """Return an error in a form that can be sent to another process.
+
+    The exceptions of some libraries cannot be sent to another process.
+    """
     if isinstance(error, EOFError | SilentServerError):
         return type(error)(str(error))
     if isinstance(error, OSError) and error.errno is not None:

@@ -1,4 +1,4 @@
-"""Find the skew between the starts of the ranks, and whether concurrent copies overlapped fully."""
+"""Find how far apart the ranks start, and whether concurrent copies overlapped fully."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ALLOWED = 0.01  # share of a copy's time; a copy may stop earlier than the last
 
 
 class Beside:
-    """Gathers the start and end times of a row's samples on rank 0. The times arrive in chunks."""
+    """Gathers, on rank 0, the start and end times of a row's samples. The times arrive in chunks."""
 
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
         """Begin without data.
@@ -27,7 +27,7 @@ class Beside:
         self._num_alone = 0
 
     def add(self, gathered: Sequence[Timing]) -> None:
-        """Add one chunk: the timing of each rank of the world."""
+        """Add one chunk of samples, with one timing for each rank of the world."""
         busy = [rank for group in self._groups for rank in group.ranks if gathered[rank].started_s]
         by_host: dict[int, list[Timing]] = {}
         for rank in busy:
@@ -47,14 +47,15 @@ class Beside:
 
     @property
     def skew_s(self) -> Sequence[float]:
-        """Return the seconds between the first and the last start of a host's ranks, for each sample.
+        """Return how far apart the ranks of a host started each sample, in seconds.
 
-        The result is empty if unknown.
+        If there are several hosts, each value is the largest of all hosts. The result is empty if the start times are
+        unknown.
         """
         return self._skew
 
     def of_group(self, group: Group) -> BesideSamples | None:
-        """Return the end times of a group's copies, or None if no copies ran at the same time."""
+        """Return the end times of a group's copies, or None if each of its hosts ran at most one copy at a time."""
         num_copies = {rank: len(own) for rank, own in self._ends.items()}
         hosts = {rank // self._per_host for rank in group.ranks}
         if not any(
@@ -66,7 +67,7 @@ class Beside:
 
 
 def _skew(timings: Sequence[Timing], sample: int) -> float:
-    """Return the seconds between the first and the last start of a portion of a sample, for the worst portion."""
+    """Return the largest time from the first start to the last start of the same part of a sample, in seconds."""
     parts = zip(*(one.started_s[sample] for one in timings), strict=True)
     return float(max(max(starts) - min(starts) for starts in parts))
 

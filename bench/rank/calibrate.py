@@ -1,4 +1,4 @@
-"""Measure rates of the machine without the library, and the overhead of the library without communication.
+"""Measure the machine without the communication library, and the overhead of library calls that communicate nothing.
 
 The calibration has these values:
 
@@ -17,8 +17,8 @@ The calibration has these values:
 `sync_skew_bound_s`: the largest error of a measured skew. This error is 0 if all ranks read one clock.
 `clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
 
-`memcpy` and `message_s` are not limits of the measured rows. A message that stays in a cache can be faster than a copy
-through memory. Between ranks that share memory, a library may exchange data without messages.
+The values `memcpy` and `message_s` are not limits of the measured rows. If a message stays in a cache, it can be faster
+than a copy through memory. Between ranks that share memory, a library may exchange data without messages.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return the calibration on rank 0, and an empty mapping on other ranks. All ranks take part.
 
-    `beat` reports the beginning of each part and of pieces of long parts. On a busy machine with more ranks than CPUs,
-    ten synchronisations may take longer than the timeout.
+    The function calls `beat` when a new part begins, and regularly during long parts. Regular calls prevent a timeout:
+    on a busy machine with more ranks than CPUs, ten synchronisations may take very long.
     """
     beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
@@ -119,9 +119,9 @@ def _message_s(transport: Transport, world: World, beat: Callable[[], None]) -> 
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Return the seconds of one operation that moves no data between ranks.
+    """Return the seconds of one operation that sends nothing to other ranks.
 
-    Return None if the library has no operation without communication.
+    Return None if the library offers no such operation for this pattern.
     """
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
@@ -151,9 +151,9 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
     """Return how long the host takes to issue one operation, in seconds. All ranks get the result.
 
-    Return None if no device measures the times, or if the operation cannot be issued.
+    Return None if the host's clock measures the times, or if the operation cannot be issued.
 
-    The calls of a batch do not wait for each other, so the number of ranks does not matter.
+    The calls of a batch do not wait for each other, so the result does not depend on the number of ranks.
     """
     if transport.clock != "device" or pattern.topology_of("world") != "world":
         return None
@@ -182,15 +182,15 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
 
 
 def _of_one_rank(operation: str) -> Collective:
-    """Return the smallest call of a collective for a group of one rank."""
+    """Return a collective with the smallest size, for a group that has only one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
 def _skew(transport: Transport, world: World, clocks: Clocks, beat: Callable[[], None]) -> dict[str, float]:
-    """Return the start skew in seconds, on rank 0.
+    """Return the median, the 99 % quantile and the maximum of the start skew in seconds, on rank 0.
 
-    The skew is the time between the first and the last rank that leaves the synchronisation before an isolated call.
+    The skew is the time from the moment when the first rank leaves a synchronisation until the last rank leaves it.
     """
     if world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
@@ -223,9 +223,10 @@ def _skew(transport: Transport, world: World, clocks: Clocks, beat: Callable[[],
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Convert each rank's readings to rank 0's clock. Return the readings, and the largest error for each rank.
+    """Convert each rank's clock readings to the clock of rank 0.
 
-    Results are in seconds since rank 0's first reading. `gathered` is in nanoseconds.
+    Return the converted readings, and the largest conversion error of each rank. Results are in seconds since rank 0's
+    first reading. `gathered` is in nanoseconds.
     """
     begin = gathered[0][0]
     times, bounds_s = [], []

@@ -1,4 +1,7 @@
-"""Measure checkpoints. Blocks of steps with and without a checkpoint alternate, and every shard is read back."""
+"""Measure checkpoints. Blocks of steps with a checkpoint alternate with blocks without a checkpoint.
+
+Every shard is read back.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _LEAST, _MOST, _MAX_S = 5, 30, 10.0  # bursts of a row, and the time limit after
 
 
 class BurstMeasurer:
-    """Measures one size on this rank. Rank 0 returns the record, and other ranks return None."""
+    """Measures checkpoints of one size on this rank. Rank 0 returns the record, and other ranks return None."""
 
     def __init__(
         self,
@@ -63,9 +66,9 @@ class BurstMeasurer:
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
-        """Make the folder and write once. Return None if the row can be measured.
+        """Make and check the folder, and prepare the checkpointer. Return None if the row can be measured.
 
-        If the row is skipped, return its record on rank 0.
+        If the row is skipped, return the record of the skipped row on rank 0.
         """
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
@@ -95,7 +98,7 @@ class BurstMeasurer:
         return None
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Run blocks of steps. Every second block has a checkpoint."""
+        """Run blocks of steps. Every second block of steps has a checkpoint."""
         assert self._checkpointer is not None
         try:
             return self._blocks(self._checkpointer)
@@ -158,9 +161,9 @@ class BurstMeasurer:
         return str(path)
 
     def _visible(self, path: str) -> Path:
-        """Return the folder in which this rank writes.
+        """Return the folder in which this rank writes its shard.
 
-        If each rank writes its own file and this host does not see the folder, return a new folder of this rank.
+        If the method is `file` and this host has no shared folder, return a new folder for this rank.
         """
         folder = Path(path)
         if folder.is_dir() or self._case.method != "file":
@@ -177,7 +180,7 @@ class BurstMeasurer:
 
         Raises OSError if the folder is not writable.
 
-        `needed`: the bytes of all ranks that write to the disk of this folder.
+        `needed`: the total bytes that all ranks write to the disk of this folder.
         """
         if not folder.is_dir():
             host = self._hosts[self._transport.place.rank]
@@ -240,5 +243,5 @@ class BurstMeasurer:
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return the slowest rank's seconds of each step that all ranks have run."""
+    """For each step that all ranks have run, return the slowest rank's seconds."""
     return [max(step) for step in zip(*by_rank, strict=False)]

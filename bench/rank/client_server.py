@@ -2,9 +2,10 @@
 
 python -m bench.rank.client_server [--adapter] PROGRAM ARGUMENTS ...
 
-mpirun or srun starts this module on two ranks. Rank 1 connects to one of rank 0's addresses. Rank 0 starts the
-program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
-as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
+mpirun or srun starts this module on two ranks. Rank 1 finds an address of rank 0 to which it can connect. Rank 0 starts
+the program, and waits until the program listens on a free port. Rank 1 then starts the program with this address of
+rank 0 as the last argument. The client's output goes to stdout. If the program fails, the server's output goes to
+stderr.
 
 With `--adapter`, both hosts need an RDMA adapter with an active link. If the arguments do not contain `-d`, both ranks
 add the name of the adapter (`-d`, `-i`). While the program runs, both ranks only wait, and use no CPU.
@@ -50,7 +51,7 @@ _LISTENS = "0A"  # state of a listening socket in /proc/net/tcp
 def main(words: Sequence[str]) -> int:
     """Run this rank's program: the server on rank 0, and the client on rank 1.
 
-    Returns the program's exit code, or the code of a refusal.
+    Returns the exit code of the program. If the run is refused, returns the code of the refusal.
     """
     rank: int | None = None
     try:
@@ -78,7 +79,7 @@ def main(words: Sequence[str]) -> int:
 def _connected(
     me: RankInfo, channel: Channel, words: Sequence[str], needs_adapter: bool
 ) -> Iterator[tuple[socket.socket, str, Adapter | None]]:
-    """Yield a connection between the ranks, the server's address as the client reached it, and this rank's adapter.
+    """Yield a connection between the ranks, the server's address that the client reached, and this rank's adapter.
 
     Raises RefusedError on both ranks if a host lacks an adapter, or if the client cannot reach the server.
     """
@@ -144,13 +145,13 @@ def _adapter(words: Sequence[str], host: str, told: Sequence[Mapping[str, Any]])
 
 
 def _device(words: Sequence[str], adapter: Adapter) -> list[str]:
-    """Return the options for the adapter and its port."""
+    """Return the program's options that select the adapter and the adapter's port."""
     name, _, port = adapter.name.partition(":")
     return ([] if "-d" in words else ["-d", name]) + (["-i", port] if port else [])
 
 
 def _version(program: str) -> str:
-    """Return the version that the program prints, or "" if it prints no version."""
+    """Return the version that the program prints. Return "" if the program prints no version."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_END_S, check=False)
         found = _VERSION.search(done.stdout + done.stderr)
@@ -187,7 +188,7 @@ def _serve(command: Sequence[str], connection: socket.socket) -> int:
 
 
 def _connect(command: Sequence[str], connection: socket.socket, address: str) -> int:
-    """Run the client when the server listens."""
+    """Run the client as soon as the server listens."""
     ready = connection.recv(1)
     port = _number(connection)
     code = 1
@@ -213,7 +214,7 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until a socket of this host listens on the port. Returns False if the process ends earlier."""
+    """Wait until a socket of this host listens on the port. Returns False if the process ends before it listens."""
     end = time.monotonic() + _LISTEN_S
     while process.poll() is None and time.monotonic() < end:
         if _listens(port):
@@ -223,7 +224,10 @@ def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 def _listens(port: int, root: Path = sysfs.ROOT) -> bool:
-    """Check the kernel's tables of sockets. A connection would disturb the program."""
+    """Check whether a socket of this host listens on the port.
+
+    The check reads the kernel's socket tables, because a test connection would disturb the program.
+    """
     for name in ("tcp", "tcp6"):
         for line in (sysfs.read(root / "proc/net" / name) or "").splitlines()[1:]:
             words = line.split()

@@ -1,7 +1,8 @@
-"""Compare the clocks of a run's hosts by small messages. The comparisons are made between rows, when nothing is timed.
+"""Compare the clocks of a run's hosts by small messages.
 
-Ranks that read the same CLOCK_MONOTONIC need no comparison. For each further clock, the first rank that reads the clock
-takes part in the comparison. These ranks and rank 0 form a tree of pairs (bench/results/clocks.py).
+The comparisons are made between rows, so no measurement runs at the same time. Ranks that read the same CLOCK_MONOTONIC
+need no comparison. Of all ranks that read the same clock, only the first rank takes part in the comparison. The ranks
+that read different clocks form a tree of pairs, whose root is rank 0 (bench/results/clocks.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ Readings = list[tuple[int, ...]]  # nanoseconds: (sent, back) on the reference, 
 
 
 class Clocks:
-    """The clocks of a run. All ranks take part and know the clock of each rank. Only rank 0 knows the offsets."""
+    """The clocks of a run. All ranks take part in comparisons, and know which clock each rank reads.
+
+    Only rank 0 knows the offsets of the clocks.
+    """
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
@@ -50,7 +54,7 @@ class Clocks:
     def several(self) -> bool:
         """Whether the ranks read several clocks that the library can compare.
 
-        The library can compare clocks only if its operations complete on the host.
+        A comparison requires a library whose operations complete on the host, and not on a device.
         """
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
@@ -78,7 +82,7 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """Return a rank's clock relative to rank 0's clock, from all offsets that were measured so far."""
+        """Return a rank's clock relative to rank 0's clock. The result uses all offsets that were measured so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
@@ -95,13 +99,13 @@ class Clocks:
     def offsets(self) -> dict[str, dict[str, float]]:
         """Return the offset and drift of each clock.
 
-        The key of a clock is the name of a host: the host of the first rank that reads this clock.
+        The results name each clock by a host: the host of the first rank that reads the clock.
 
-        Return {} if there is only one clock.
+        Return {} if all ranks read the same clock.
 
         `at_s`: the time of the latest comparison, on the reference clock.
         `offset_s`, `bound_s`: the clock's offset at that time, and the largest error of the offset.
-        `drift`, `drift_bound`: the drift and its largest error, in seconds per second.
+        `drift`, `drift_bound`: the drift of the clock, and the largest error of this drift, in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -121,10 +125,10 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """Exchange a burst of round trips in a `pair` (reference, client). Return this rank's readings of its clock.
+        """Exchange a burst of messages between the reference rank and the client rank of `pair`.
 
-        Return [] if the rank is in no pair. Only the reference decides when the burst ends. The reference therefore
-        marks the last message.
+        Return the readings of this rank's clock. Return [] if this rank is not in `pair`. Only the reference rank
+        decides when the burst ends. The reference rank therefore marks the last message of the burst.
         """
         if pair is None:
             return []
@@ -170,7 +174,7 @@ def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sen
 
 
 def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
-    """Combine the readings of both ranks of a pair into round trips."""
+    """Compute round trips from the time stamps of both ranks of a pair."""
     return [
         RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
         for (sent, back), (received,) in zip(reference, client, strict=True)

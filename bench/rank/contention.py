@@ -1,9 +1,9 @@
 """Measure rows under contention. Blocks of samples with and without aggressors alternate within one launch.
 
-In a disturbed block, barriers guarantee that victims and aggressors run at the same time. An aggressor finishes one
-call, enters the first barrier, and goes on with its calls. The victims start when all ranks have entered this barrier.
-When all victims have entered the second barrier, the first aggressor tells the other aggressors to stop. In an
-undisturbed block, the aggressors sleep.
+In a disturbed block, barriers guarantee that victims and aggressors run at the same time. At the start of the block,
+each aggressor makes one call and enters the first barrier. After the first barrier, the aggressor continues with its
+calls. The victims start when all ranks have entered the first barrier. When all victims have entered the second
+barrier, the first aggressor tells the other aggressors to stop. In an undisturbed block, the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REDUCTION = Reduction("float32", "max")
 
 @dataclass(slots=True)
 class _Program:
-    """The prepared calls of one aggressor rank."""
+    """The prepared calls that this rank makes as an aggressor."""
 
     compiled: Compiled
     buffers: Buffers
@@ -54,8 +54,8 @@ class _Program:
 class _Block:
     """One rank's result of a block.
 
-    A victim has the seconds of its samples. An aggressor has three values: the number of its calls, the seconds inside
-    these calls, and the seconds of the whole block.
+    The result of a victim is the seconds of its samples. The result of an aggressor has three values: the number of its
+    calls, the seconds inside these calls, and the seconds of the whole block.
     """
 
     seconds: tuple[float, ...] = ()
@@ -86,7 +86,7 @@ class ContentionSampler:
 
     @property
     def aggressors(self) -> tuple[int, ...]:
-        """The aggressors, as world ranks."""
+        """The world ranks that act as aggressors."""
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
@@ -105,7 +105,7 @@ class ContentionSampler:
         )
 
     def close(self) -> None:
-        """Release what the library holds for the aggressors' program."""
+        """Free the library's resources for the aggressors' calls."""
         if self._program is not None and self._program.compiled.release:
             self._program.compiled.release()
 
@@ -119,7 +119,7 @@ class ContentionSampler:
     ) -> sampling.Taken:
         """Run the warm-up and the blocks of one row.
 
-        The last timed call, whose data are checked, is from a disturbed block.
+        The last timed call is from a disturbed block. Its data are checked.
         """
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
@@ -159,7 +159,10 @@ class ContentionSampler:
         return self._channel.gather(mine)
 
     def _disturb(self, program: _Program) -> _Block:
-        """Repeat calls without a pause until all victims have finished. All aggressors stop after the same call."""
+        """Make calls without a pause until all victims have finished.
+
+        All aggressors stop after the same number of calls.
+        """
         chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
         program.run(1)
         running = self._parted.barrier_async()
@@ -181,7 +184,7 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """Return the buffers and calls of this rank as an aggressor; None on other ranks."""
+        """Return the buffers and calls of this rank if it is an aggressor. Otherwise, return None."""
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)
@@ -215,7 +218,7 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """Run the aggressors while the victims sleep. Return the seconds per call and the calls per second.
+        """Run only the aggressors, while the victims sleep. Return the seconds per call and the calls per second.
 
         All ranks get equal figures.
         """
@@ -234,7 +237,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """All blocks with aggressors, or all blocks without aggressors. Only rank 0 has their data."""
+    """The results of all blocks of one type: with aggressors, or without aggressors. Only rank 0 has their data."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

@@ -1,4 +1,4 @@
-"""Write the output of rank 0: each row as soon as it is measured, and complete documents at the end.
+"""Write the output of rank 0: each row as soon as the row is measured, and complete documents at the end.
 
 Results go to stdout, all other text to stderr.
 """
@@ -39,9 +39,9 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     after: HostsAfterRows | None = None,
 ) -> int:
-    """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
+    """On rank 0, write and print each row as soon as the row is measured. Return the exit code.
 
-    After the last row, `after` contains the state of the hosts, and the function calls `clocks_at_end`.
+    After the last row, add to the header the state of the hosts from `after`, and the result of `clocks_at_end`.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events
@@ -79,7 +79,7 @@ def deliver(
 def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
     """Return the event that reports a row.
 
-    The event has the figures of the row's slowest group, or the reason why the row has no figures.
+    The event has the results of the row's slowest group, or the reason why the row has no results.
     """
     from bench.store.row_events import RowEvent
 
@@ -103,7 +103,7 @@ def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None
 
 
 def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
-    """Add the final state of the hosts and GPUs and the offsets of the clocks to the header and the file."""
+    """Add the final state of hosts and GPUs, and the offsets of the clocks, to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
@@ -120,7 +120,7 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
 def _exit_code(document: Document, has_controller: bool) -> int:
     """If the run failed, print the reason. Return the exit code.
 
-    The code is 4 for wrong data or a failed row, 3 if every row was skipped, else 0.
+    The exit code is 4 for wrong data or a failed row, 3 if every row was skipped, and otherwise 0.
     """
     for words in _last_words(document):
         say(error_line(words) if has_controller else ERROR_LINE + words.end.text)
@@ -130,7 +130,10 @@ def _exit_code(document: Document, has_controller: bool) -> int:
 
 
 def _last_words(document: Document) -> Iterator[LastWords]:
-    """Yield why the run was not successful. A rank is named if its own send buffer is wrong, or if its row failed."""
+    """Yield why the run was not successful.
+
+    If one rank's send buffer is wrong, or if a row failed, the message names the rank.
+    """
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
         found = [row.first_wrong for row in wrong if row.first_wrong]
@@ -155,9 +158,9 @@ def _host_of(document: Document, job: str, rank: int | None) -> str | None:
 
 
 class _TablePrinter:
-    """Prints the head of the table immediately.
+    """The constructor prints the head of the table.
 
-    The rows of a size are printed after all modes of this size were measured.
+    When all modes of one size are measured, the rows of this size are printed.
     """
 
     def __init__(self, header: Header) -> None:
@@ -178,9 +181,9 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until all rows of its size are measured. Then print these rows.
+        """Keep the row until all rows of the same size are measured. Then print these rows.
 
-        If a size has too many rows, print them in several parts.
+        If there are too many rows of one size, print them in several parts.
         """
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()
@@ -239,12 +242,12 @@ def check_output(output: str | None) -> None:
 
 
 def say_out(line: str) -> None:
-    """Print one line to stdout in one write."""
+    """Print one line to stdout with a single write."""
     print(f"{printable.line(line)}\n", end="", flush=True)
 
 
 def say(line: str) -> None:
-    """Print one line to stderr in one write.
+    """Print one line to stderr with a single write.
 
     Do nothing if stderr is closed, which happens if the launcher was killed.
     """

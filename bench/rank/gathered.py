@@ -1,8 +1,8 @@
-"""Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
+"""Gather the seconds of every rank for one row, on rank 0 (docs/metrics.md).
 
-The slowest rank's time of each sample is always kept. All ranks' times are kept while their number is within the row's
-limit. Above the limit, only two values of each rank are kept: the sum of its times, and how often it was the slowest
-rank.
+For each sample, the time of the slowest rank is always kept. As long as the number of times is within the row's limit,
+the times of all ranks are kept. Above the limit, only two values of each rank are kept: the sum of its times, and how
+often it was the slowest rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from bench.results.shares import slowest_counts
 class GatheredSamples:
     """One group's samples.
 
-    `by_rank`: all ranks' times. It is empty if there were more values than the limit allows.
+    `by_rank`: all ranks' times. The field is empty if the number of values exceeded the limit.
     `rank_mean_s`: the mean time of each rank, if `by_rank` is empty.
     `slowest_counts`: how often each rank was the slowest, if `by_rank` is empty.
-    `host_s`, `enqueue_s`: the longest host times of all ranks (see Timing), if a device measured the samples.
-    `skew_s`: the skew of the ranks' starts.
-    `beside`: the end times of concurrent copies (rank/beside.py).
+    `host_s`, `enqueue_s`: for each sample, the longest host time of all ranks (see Timing). Both are empty unless a
+        device measured the samples.
+    `skew_s`: for each sample, how far apart the ranks started.
+    `beside`: for concurrent copies, the times at which the copies ended (rank/beside.py).
     """
 
     slowest: array[float]
@@ -41,16 +42,16 @@ class GatheredSamples:
 
 
 class Gathered:
-    """The samples of all groups of a row, added chunk by chunk."""
+    """Collects the samples of all groups of a row in chunks, while the row is measured."""
 
     def __init__(self, groups: Round, room: int) -> None:
-        """Begin without samples. `room`: the limit of values (samples x ranks)."""
+        """Begin without samples. `room`: the largest number of values (samples x ranks) to keep."""
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add one chunk, which has the seconds of each world rank.
+        """Add one chunk of samples. `seconds` has one list of times for each world rank.
 
-        All ranks of a group have the same number of values.
+        The lists of all ranks of a group are equally long.
         """
         for own in self._groups:
             own.add(seconds)
@@ -60,11 +61,11 @@ class Gathered:
 
     @property
     def num_values(self) -> int:
-        """The number of samples x ranks, summed over all groups."""
+        """The number of kept values: samples x ranks, summed over all groups."""
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:
-        """Return the slowest rank's seconds so far, for each group."""
+        """For each group, return the slowest rank's seconds of all samples so far."""
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:

@@ -1,4 +1,4 @@
-"""Collect facts about the machine for a results file: its header, and the state of the GPUs after the last row."""
+"""Collect facts for a results file: its header, and the state of hosts and GPUs after the last row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """Return the header of the results file on rank 0, and None on other ranks. All ranks contribute their facts."""
+    """Return the header of the results file on rank 0, and None on other ranks.
+
+    All ranks must call this function, because each rank contributes facts about its process.
+    """
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks, opened.beat)
@@ -85,7 +88,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
 
 
 def ignored_options(case: Case, pattern: Pattern) -> list[CodedRemark]:
-    """Return a remark if the case sets options that its pattern or its transport ignores."""
+    """Return a remark if the case sets options that the pattern or the transport ignores."""
     flags = ineffective_flags(case, pattern, case.transport)
     facts = {"pattern": pattern.name, "transport": case.transport, "options": flags}
     return [CodedRemark.of(RankRemark.OPTIONS_IGNORED, **facts)] if flags else []
@@ -171,7 +174,8 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 def links_of(case: Case, world: World) -> dict[str, Any]:
     """Return the links whose rates limit a run, or {} if the links are unknown.
 
-    The links are those of the instance type. A rate that the case states replaces the rate of the instance type.
+    The links are the links of the instance type, with their rates. If the case states a rate, this rate replaces the
+    rate of the instance type.
     """
     its = case.traits
     one_per_gpu = its.on_gpu or its.modelled
@@ -179,13 +183,13 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class HostsAfterRows:
-    """The state of all hosts and their GPUs directly after the last row.
+    """Reads the state of all hosts and their GPUs directly after the last row.
 
-    All ranks take part, but only rank 0 has the result.
+    All ranks must take part, but only rank 0 gets the result.
     """
 
     def __init__(self, opened: Session) -> None:
-        """Begin to measure the CPU time of the host's programs. Only the first rank of each host measures."""
+        """Begin to measure the CPU time of the programs on this host. Only the first rank of each host measures."""
         self._transport, self._cpus = opened.transport, opened.cpus
         self._local_size = opened.world.ranks_per_node
         self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None

@@ -1,6 +1,7 @@
-"""Write a rank's heartbeats, which show its activity, how it ended, and its stacks.
+"""Write a rank's heartbeats. They show what the rank is doing, how the rank ended, and its stacks.
 
-A thread ends the rank if it makes no progress. Another thread ends the rank if the controller is gone.
+A watchdog thread ends the rank if the rank makes no progress. On the first rank of each host, another thread ends the
+rank when the controller has ended.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ def with_watchdog(
     report: Callable[[End], None],
     discard: Callable[[], None] = lambda: None,
 ) -> Iterator[HeartbeatWriter]:
-    """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
+    """Write heartbeats, and start a watchdog thread that ends this rank if the rank makes no progress.
 
-    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
-    A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
-    `report`: a function that prints how the thread ended the rank.
-    `discard`: a function that removes the rank's files on disks. The thread calls it before the rank ends.
+    The watchdog also handles SIGTERM, because the main thread may be inside a library call that never returns to
+    Python. A rank that ends on SIGTERM must report this, because otherwise it would look like a crashed rank. On
+    SIGUSR1 and in a crash, a rank writes its stacks.
+
+    `report`: a function that prints why the watchdog ended the rank.
+    `discard`: a function that removes the rank's files from disks. The watchdog calls `discard` before it ends the
+        rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -90,7 +94,7 @@ def _watch(
     is_terminated: Callable[[], bool],
     discard: Callable[[], None],
 ) -> None:
-    """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
+    """End this rank on SIGTERM, after a long pause, or if the rank makes no progress."""
     pauses = beat.pauses = PauseDetector()  # the pauses of this thread
     while not done.is_set():
         received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
@@ -116,10 +120,10 @@ def _watch(
 
 
 def _noticed_elsewhere() -> Callable[[], bool]:
-    """Return a function that checks whether another thread received SIGTERM.
+    """Return a function that checks whether any thread other than the watchdog received SIGTERM.
 
-    The threads of numpy started before the watchdog, so they do not block SIGTERM. Without a handler, such a thread
-    would end the process at once.
+    numpy starts threads before the watchdog blocks SIGTERM, so these threads can receive SIGTERM. Without a signal
+    handler, SIGTERM in such a thread would end the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: False
@@ -138,7 +142,7 @@ def _noticed_elsewhere() -> Callable[[], bool]:
 
 
 def discard_in_time(discard: Callable[[], None]) -> None:
-    """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
+    """Call `discard`. Do not wait longer than a time limit for `discard`, because the file system may hang."""
     removing = threading.Thread(target=discard, name="discard", daemon=True)
     try:
         removing.start()
@@ -149,9 +153,10 @@ def discard_in_time(discard: Callable[[], None]) -> None:
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends if a pause was longer than its timeout. Return None for a shorter pause.
+    """If the process paused for longer than the timeout, return the message with which this rank ends.
 
-    A shorter pause does not count as time without a heartbeat.
+    Return None if the pause was shorter than the timeout. The time of a shorter pause does not count as time without a
+    heartbeat.
     """
     if pause is None:
         return None
@@ -164,9 +169,9 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends because it made no heartbeat for too long.
+    """Return the message with which this rank ends if its last heartbeat is too old.
 
-    Return None if the rank's heartbeat is recent enough.
+    Return None if the last heartbeat is recent enough.
     """
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
@@ -177,9 +182,9 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 
 
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
-    """Write the heartbeats that came too soon after the previous heartbeat, unless a newer heartbeat follows.
+    """Write the newest heartbeat if it was held back because the previous heartbeat was written too recently.
 
-    This function has its own thread, because a hanging file system must not stop the watchdog.
+    This function runs in its own thread, because a hanging file system must not stop the watchdog.
     """
     while not done.wait(_PENDING_S / 2):
         beat.write_pending()
@@ -194,10 +199,12 @@ def _watch_lease(
     discard: Callable[[], None],
     look: Callable[[], None],
 ) -> None:
-    """End this rank when the controller is gone. `look` records changes of the host's network.
+    """End this rank when the controller has ended or is cut off.
 
-    Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
-    function has its own thread, because a hanging file system must not stop the watchdog.
+    Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. This
+    function runs in its own thread, because a hanging file system must not stop the watchdog.
+
+    `look`: a function that records changes of this host's network.
     """
 
     def has_ended(wait_s: float) -> bool:
@@ -214,7 +221,7 @@ def _watch_lease(
 
 
 def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
-    """Return a function that records what changed in this host's network since its first call."""
+    """Return a function that compares this host's network with its state at the first call, and records the changes."""
     history, lock = netlink.NetworkHistory(), threading.Lock()
 
     def look() -> None:
@@ -227,11 +234,11 @@ def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
 
 
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
-    """Wait until the controller's lease is lost. Return the seconds since its last renewal.
+    """Wait until the controller stops renewing its lease. Return the seconds since the last renewal.
 
-    Return None if the work that needs the lease has ended, or if this host does not see the lease.
+    Return None if the work ended before the lease was lost, or if this host cannot see the lease file.
 
-    `has_ended`: a function that waits for the end of the work, but not longer than the given number of seconds. It
+    `has_ended`: a function that waits for the end of the work, at most for the given number of seconds. `has_ended`
     returns whether the work has ended.
     """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
@@ -251,7 +258,10 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """Return how an error ended a rank. An error without a code gets the code of its type."""
+    """Return a description of how a rank ended, for the error that ended the rank.
+
+    If the error has no code, the description gets the code for its type of error.
+    """
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -263,10 +273,10 @@ def end_of(error: BaseException) -> End:
 
 
 class HeartbeatWriter:
-    """Records this rank's activity, and writes it to the heartbeat file at most a few times per second.
+    """Records this rank's activity, and writes the activity to the heartbeat file at most a few times per second.
 
-    If a heartbeat comes too soon after the previous heartbeat, another thread writes it later. A newer heartbeat
-    replaces a heartbeat that is not yet written.
+    If a heartbeat comes too soon after the previous heartbeat, the thread `heartbeats` writes the heartbeat later. A
+    newer heartbeat replaces a heartbeat that is not yet written.
     """
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
@@ -292,7 +302,7 @@ class HeartbeatWriter:
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Record this rank's activity. The rank calls this method between batches, never in a timed region.
 
-        The watchdog ends the rank if the next call does not follow within `within_s`.
+        If the rank does not call this method again within `within_s`, the watchdog ends the rank.
         """
         self.doing, self.when, self.within_s, self._pending = doing, time.monotonic(), within_s, True
         if self.when - self._written > self._between_s:
@@ -300,9 +310,9 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Return a context for work that needs no other rank, such as filling large buffers.
+        """Return a context for work that this rank does without other ranks, such as filling large buffers.
 
-        CPU time of this work counts as progress.
+        Within the context, use of CPU time counts as progress.
         """
         self._work_clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -312,7 +322,7 @@ class HeartbeatWriter:
             self(self.doing)
 
     def renew_if_working(self) -> None:
-        """Renew the heartbeat if local work has used CPU time since the last call."""
+        """If local work has used CPU time since the last call, renew the heartbeat."""
         clock = self._work_clock
         if clock is None:
             return
@@ -321,7 +331,7 @@ class HeartbeatWriter:
             self._work_s, self.when, self._pending = used_s, time.monotonic(), True
 
     def write_pending(self) -> None:
-        """Write the newest heartbeat if it is not yet written.
+        """Write the newest heartbeat if it is still waiting to be written.
 
         Do nothing if a heartbeat was written in the last second.
         """
@@ -329,7 +339,7 @@ class HeartbeatWriter:
             self._write(None)
 
     def end(self, end: End) -> None:
-        """Write the last heartbeat: how this rank ended."""
+        """Write the last heartbeat, which says how this rank ended."""
         self._write(end)
 
     def _write(self, ended: End | None) -> None:

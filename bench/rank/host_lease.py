@@ -1,11 +1,11 @@
-"""Hold the lease of a host. With the lease, only one benchmark at a time measures on this host.
+"""Hold the lease of a host. The lease ensures that only one benchmark at a time measures on this host.
 
 The first rank of each host takes the lease.
 
-The lease is an abstract Unix socket with a fixed name. Such a socket exists only once in a network namespace, so all
-users of a host see the same socket. The socket ends with its process. The socket has no file that a user could create,
-protect or leave behind. A second socket names the holder of the lease: every user can read the socket's name in
-/proc/net/unix.
+The lease is an abstract Unix socket with a fixed name. Only one socket with a given abstract name can exist in a
+network namespace. All users of a host therefore compete for the same socket. The kernel removes the socket when its
+process ends. An abstract socket has no file that a user could create, protect or leave behind. A second socket tells
+other users who holds the lease. Every user can read the name of this socket in /proc/net/unix.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 
 @contextlib.contextmanager
 def held(me: RankInfo, share: bool) -> Iterator[None]:
-    """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
+    """On the first rank of each host, hold the lease of this host.
 
-    `share`: whether to measure even if another benchmark holds the lease. In this case, this rank holds the lease only
-    if the lease is free.
+    Raises RefusedError if another benchmark measures on this host.
+
+    `share`: whether to measure even if another benchmark holds the lease. With `share`, the rank takes the lease if the
+    lease is free, and measures without the lease otherwise.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield
@@ -63,7 +65,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
 
 
 def _check_foreign() -> None:
-    """Raise RefusedError if a benchmark of another program measures on this host.
+    """Raise RefusedError if another program's benchmark is measuring on this host.
 
     If the other benchmark only waits, print a note.
     """
@@ -94,14 +96,14 @@ def _bound(name: str) -> socket.socket | None:
 def _is_ours(name: str) -> bool:
     """Check whether another process of this job holds the lease.
 
-    Two nodes of the job may be the same machine.
+    Two nodes of the job may be the same machine, so another rank may already hold the lease.
     """
     job = os.environ.get(JOB_VARIABLE)
     return bool(job) and _holder(name).get("job") == job
 
 
 def _holder(name: str) -> dict[str, str]:
-    """Return the facts that the lease's holder published, and a text that names the holder."""
+    """Return the user, the process id and the job that the lease's holder published, and a text that names them."""
     prefix = f"@{_HOLDER}/{name}/"
     with contextlib.suppress(OSError):
         for line in _UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -35,10 +35,11 @@ def stop(
 ) -> str | None:
     """Return why a row is finished, or None to continue. Rank 0 decides.
 
-    A row is finished when the ratio of every pair has a narrow interval, or after a time limit. The limit is
-    `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary row.
+    A row is finished when the confidence interval of each group's ratio is narrow enough, or when the time limit is
+    reached. The time limit is `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary
+    row.
 
-    `pairs`: the samples of each group, without and with the disturbance.
+    `pairs`: for each group, the samples without the disturbance and the samples with it.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

@@ -1,6 +1,7 @@
 """Run the rounds of a ladder.
 
-Between two rounds, rank 0 chooses the next round from the results so far. Meanwhile, the other ranks wait.
+Between two rounds, rank 0 chooses the next round from the results so far. Meanwhile, the other ranks wait for the next
+round.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ def measure_rounds(
     first: bool,
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Measure rounds and yield each round's records, until the verdict is clear or the time is over.
+    """Measure rounds of pairs, and yield each round's records.
 
-    When the time budget is used up, `measure` returns skipped records. The ladder still processes the rounds that it
-    has already chosen, so the results list these rounds as skipped.
+    End when the verdict is clear, or when the time budget is used up. After the end of the time budget, `measure`
+    returns records of skipped rows. The rounds that were already chosen are still processed, so the results list these
+    rounds as skipped.
 
-    `first`: whether this rank decides for all ranks.
+    `first`: whether this rank is the rank that chooses the rounds for all ranks.
     """
     taken: list[pair_evidence.Row] = []
     num_asked = 0

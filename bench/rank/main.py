@@ -1,4 +1,4 @@
-"""Run a rank of `python -m bench.<pattern>`: find its number, open the transport, measure, report.
+"""Run one rank of `python -m bench.<pattern>`: find the rank's number, open the transport, measure, and report.
 
 rank/delivery.py prints and stores the results on rank 0.
 """
@@ -67,7 +67,7 @@ _FIRST_OF_HOST_S = 3.0
 
 @dataclass(slots=True)
 class _Process:
-    """The data of this rank that a report about its end needs.
+    """The information that a rank needs to report how it ended.
 
     `has_controller`: whether a controller reads the rank's stderr.
     """
@@ -82,8 +82,7 @@ class _Process:
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
 
-        `named`: whether to print the rank and its host. Their names matter if other ranks may have ended in a different
-        way.
+        `named`: whether to print the rank and its host, because other ranks may have ended in a different way.
         """
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
@@ -93,17 +92,20 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print this rank's last message. If a controller reads stderr, also print the message's code and facts."""
+        """Print this rank's last message.
+
+        If a controller reads stderr, also print the code of the message and its data fields.
+        """
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def discard(self) -> None:
-        """Remove the files that this rank keeps on disks. The function does not report errors of the removal."""
+        """Remove the files that this rank has written to disks. Errors during the removal are ignored."""
         self.discarded = True
         if self.transport is not None:
             self.transport.discard()
 
     def abort(self, code: int) -> NoReturn:
-        """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
+        """End the whole job at once. A normal exit of the process might wait for the other ranks inside the library."""
         sys.stdout.flush()
         heartbeats.discard_in_time(self.discard)  # another rank's abort may end this rank during the sleep
         time.sleep(_LAST_WORDS_S)
@@ -113,7 +115,7 @@ class _Process:
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern, and then end the process with the documented exit code."""
+    """Run a pattern, and then end the process with the exit code that describes the result."""
     words = sys.argv if argv is None else argv
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:
@@ -131,7 +133,10 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _check_started_file() -> None:
-    """Raise UsageError if the name of the started pattern is not its file's name. Another pattern would run instead."""
+    """Raise UsageError if the name of the started pattern is not its file's name.
+
+    If the names differed, linkbench would run a different pattern than the user started.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     package, _, module = (spec.name if spec is not None else "").partition(".")
     if package == "bench" and module in plugins.names("pattern"):
@@ -139,13 +144,14 @@ def _check_started_file() -> None:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report an error. Return the exit code if the transport is not yet open. Otherwise, abort the job.
+    """Report an error. If the transport is not yet open, return the exit code. Otherwise, abort the job.
 
-    If all ranks find an error, rank 0 reports it. If all ranks of a host find it, the host's first rank reports it. If
-    only one rank finds it (`of_one_rank`), this rank reports it.
+    If all ranks find the same error, rank 0 reports the error. If all ranks of one host find the error, the host's
+    first rank reports the error. If only one rank finds the error (`of_one_rank`), this rank reports the error.
 
-    The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. A rank may be rejected
-    before it has met the other ranks. In this case, the other ranks time out, or their launcher ends the job.
+    If a rank ended alone, the other ranks would wait for it forever. The rank therefore aborts the whole job. A rank
+    may be refused before it has met the other ranks. If one rank is refused in this way, the other ranks time out, or
+    their launcher ends the job.
     """
     if process.discarded:  # the watchdog has reported why this rank ends, and ends it
         time.sleep(heartbeats.DISCARD_S)
@@ -231,10 +237,10 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
 
 @contextlib.contextmanager
 def _no_garbage_of_libraries() -> Iterator[None]:
-    """Disable garbage collection while libraries are imported, and exclude their objects from later collections.
+    """Disable garbage collection during imports, and exclude the imported objects from later collections.
 
-    torch creates 170,000 objects that the process keeps. Each row starts with a collection of all garbage, which
-    would examine these objects again: 0.13 s for each row and rank.
+    The import of torch creates 170,000 objects that exist until the process ends. Without this exclusion, the garbage
+    collection before each row would take 0.13 s longer on each rank.
     """
     gc.disable()
     try:
@@ -329,9 +335,9 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Add codes to errors that mean a lost peer or a lack of memory.
+    """Add a code to each error that means a lost peer or a lack of memory.
 
-    The controller needs these codes to find the root cause.
+    The controller needs the codes of errors to find the root cause.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
-A row has one size and one mode, and it belongs to one round of groups. Some decisions must be equal on all ranks:
-whether to skip a row, the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the
-timed region.
+A row has one size and one mode, and belongs to one round of groups. Some decisions must be equal on all ranks: whether
+to skip a row, the number of samples, when to stop. Rank 0 makes all decisions that must be equal on all ranks. It
+broadcasts these decisions outside the timed region.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class StepMarker(Protocol):
     """Marks steps in the trace of a profiled launch (rank/profile.py)."""
 
     def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that makes the call and marks it as a step in the trace."""
+        """Return a function that makes a call, and marks the call as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
-        """Treat each call of a program as a step."""
+        """Mark each call of a program as a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Facts that a rank knows before its first row.
+    """What a rank knows before its first row: the case, the world, and properties of this machine.
 
-    `cache_bytes`: the size of the last-level cache. The cache belongs to the rank's host or GPU.
-    `own_cache`: whether this rank has the cache for itself, as on a GPU.
+    `cache_bytes`: the size of the last-level cache of the rank's host or GPU.
+    `own_cache`: whether only this rank uses the cache, as on a GPU.
     """
 
     case: Case
@@ -86,7 +86,7 @@ class Setting:
 
 
 class Measurer:
-    """Measures a case on this rank, row by row. Rank 0 returns the records, the other ranks empty tuples."""
+    """Measures a case on this rank, row by row. Rank 0 returns the records, and other ranks return empty tuples."""
 
     def __init__(self, setting: Setting) -> None:
         self._s = setting
@@ -115,8 +115,8 @@ class Measurer:
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Yield each row's records, one per group.
 
-        Sizes are in the order of the case or, with a time budget, in the order of `ends_first`. For each size, all
-        rounds of one mode are measured before the next mode.
+        The order of sizes is the order of the case. With a time budget, the order is the order of `ends_first`. For
+        each size, all rounds of the first mode are measured before the second mode.
         """
         case, started = self._case, time.monotonic()
         if self._s.replayed is not None:
@@ -159,9 +159,9 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay. One record is for the whole steps.
+        """Return the records of a replay. One record describes whole steps.
 
-        Each type of exchange has a further record.
+        In addition, each type of exchange has its own record.
         """
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
@@ -178,7 +178,7 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _burst(self, payload: int, requested: tuple[int, ...]) -> tuple[Record, ...]:
-        """Return the record of checkpoints of one size."""
+        """Return the record of a row of checkpoints, for one size."""
         from bench.rank import checkpoint  # only these rows need it
 
         s = self._s
@@ -189,7 +189,10 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
-        """Return the records that `take` measures. Add the CPU time that hosts and ranks used meanwhile."""
+        """Call `take` to measure records, and return these records.
+
+        Add the CPU time that hosts and ranks used during the call.
+        """
         meters = _Meters(self._s, self._transport.place.local_rank == 0)
         taken = take()
         gathered = self._channel.gather(meters.use())
@@ -281,9 +284,9 @@ class Measurer:
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
-        """On rank 0, return the measurements that prove the source of every rank's reads.
+        """Return, for each rank, the measurements that prove where its reads got their data.
 
-        The list is empty on all other ranks, and if the pattern reads nothing.
+        The list is empty on all ranks except rank 0, and for patterns that do not read.
         """
         if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
             return []
@@ -293,7 +296,7 @@ class Measurer:
         return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
-        """Add to a group's record the use of its hosts and devices, and its ranks that lacked CPU time.
+        """Add to a group's record the use of its hosts, the use of its devices, and its ranks that lacked CPU time.
 
         `used`: the use of every world rank.
         """
@@ -329,10 +332,10 @@ class Measurer:
         )
 
     def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
-        """Return the CPU time of each host while a row was timed, and the part that linkbench's ranks used.
+        """Return each host's total CPU time while a row was timed, and the part of it that linkbench's ranks used.
 
         `uses`: the CPU use of each rank.
-        `of_hosts`: the use of each rank's host, if the rank measured it.
+        `of_hosts`: for each rank, the CPU use of its host, or None if the rank did not measure the host.
         """
         found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
         ours: dict[str, list[float]] = {host: [] for host in found}
@@ -350,9 +353,9 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the reason of the first rank that has a reason, or None. All ranks get the same result.
+        """Return the reason of the first rank that has a reason. If no rank has a reason, return None.
 
-        The reason for a failure takes precedence over the reason for a skip.
+        All ranks get the same result. The reason for a failure takes precedence over the reason for a skip.
         """
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
@@ -361,7 +364,7 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """Return this rank's buffers. If some rank cannot allocate its buffers, every rank returns the reason."""
+        """Return this rank's buffers. If some rank cannot allocate buffers, every rank returns the reason."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -406,7 +409,10 @@ class Measurer:
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
-        """Make one untimed call on poisoned buffers. Return on rank 0 what every rank found wrong."""
+        """Make one untimed call on poisoned buffers.
+
+        Return each rank's number of wrong elements, and its first wrong element, on rank 0.
+        """
         if prepared:
             with self._s.working():
                 prepared.verifier.prepare(prepared.buffers, 0, variation)
@@ -422,9 +428,9 @@ class Measurer:
 
 
 def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """Return the groups that need a communicator, or access to each other's memory.
+    """Return the groups whose ranks need a common communicator, or access to each other's memory.
 
-    Groups that only send messages are left out.
+    The result is empty if the groups only send messages.
     """
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
@@ -443,7 +449,7 @@ class RankUse:
 
 
 class _Meters:
-    """Measures the resources that this rank uses, from the construction until the call of `use`."""
+    """Measures the resources that this rank uses between the creation of this object and the call of `use`."""
 
     def __init__(self, setting: Setting, measures_host: bool) -> None:
         self._samplers = setting.samplers
@@ -459,7 +465,7 @@ class _Meters:
 
 @dataclass(slots=True)
 class _Prepared:
-    """The part of a row that this rank executes, with all its preparations done."""
+    """The calls that this rank makes for one row, after all preparations."""
 
     compiled: Compiled
     buffers: Buffers

@@ -1,4 +1,4 @@
-"""Messages of ranks: codes of skipped rows, failures, refusals and remarks, with their texts."""
+"""Define the messages of ranks: codes and texts for skipped rows, failures, refusals and remarks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class RankSkip(Code):
-    """Why ranks do not measure a row."""
+    """The reasons why ranks skip a row."""
 
     NO_MEMORY = (
         "no-memory",
@@ -240,7 +240,7 @@ class RankRefusal(OptionalPartsCode):
 
 
 class RankRemark(Code):
-    """Remarks for readers of a results file."""
+    """The remarks that a results file contains for its readers."""
 
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (
@@ -284,7 +284,7 @@ class RankRemark(Code):
 
 
 class RunEnd(Code):
-    """The reasons why a run was not successful although all its ranks ended normally."""
+    """The reasons why a run was not successful although all ranks ended normally."""
 
     WRONG_DATA = "wrong-data", "wrong data arrived in {num:n row}; first: {first}"
     ROWS_FAILED = "rows-failed", "{num:n row} failed; first: {first} (rank {rank} on {host})"

@@ -124,9 +124,9 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Return the seconds of each group while aggressors run, and the contention record of each group.
+    """Return two lists with one element per group: the seconds while aggressors run, and the contention record.
 
-    The contention record has the time of the group without aggressors.
+    The contention record contains the group's time without aggressors.
     """
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
@@ -147,7 +147,7 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Return why the fabric cannot simulate a pattern, or None.
+    """Return why the fabric cannot simulate a pattern. Return None if the simulation is possible.
 
     The fabric simulates only the links between ranks, and not the GPUs themselves.
     """

@@ -1,6 +1,6 @@
 """Take samples of one-way messages.
 
-A message starts on one rank and ends on another rank, so the clocks of both ranks are compared.
+A message starts on one rank and ends on another rank. The clocks of the two ranks are therefore compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BySecond = list[list[float]]
 
 
 class OneWaySampler:
-    """Takes one row of one-way messages. All ranks take part, but only rank 0 has the seconds and error bounds."""
+    """Takes one row of one-way messages. All ranks take part, but only rank 0 gets the times and their error bounds."""
 
     def __init__(self, transport: Transport, clocks: Clocks, round_: Round, compiled: Compiled | None) -> None:
         self._transport, self._clocks, self._round, self._compiled = transport, clocks, round_, compiled
@@ -31,9 +31,10 @@ class OneWaySampler:
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Take `num` samples. Return the seconds of each rank, on rank 0.
+        """Take `num` samples. Return the seconds of each rank's samples, on rank 0.
 
-        Both ranks of a pair get the same seconds. Idle ranks get no seconds.
+        Both ranks of a pair get the same times, because a one-way message involves both ranks. Idle ranks get no
+        seconds.
         """
         self._transport.sync()
         before = self._before or self._compared()
@@ -62,8 +63,8 @@ class OneWaySampler:
     def _stamps(self, num: int) -> list[int]:
         """Exchange messages. Return this rank's time stamps in nanoseconds.
 
-        The sender's time stamps are the starts of its messages. The receiver's time stamps are the arrivals. Each rank
-        uses its own clock.
+        The sender's time stamps are the starts of its messages. The receiver's time stamps are the arrivals of the
+        messages. Each rank uses its own clock.
         """
         if self._pair is None or self._compiled is None:
             return []
@@ -84,7 +85,7 @@ class OneWaySampler:
         return stamps
 
     def _seconds(self, group: Group, sender: Any, receiver: Any) -> list[float]:
-        """Return how long each message took, in seconds of the sender's clock."""
+        """Return the duration of each message in seconds, measured on the sender's clock."""
         (before, began, after), (near, ended, later) = sender, receiver
         if not before:
             return [(end - begin) * 1e-9 for begin, end in zip(began, ended, strict=True)]

@@ -1,10 +1,10 @@
 """Measure how a collective and matrix products slow each other down if they overlap.
 
 Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
-types of blocks start and are timed in the same way (transport.Overlapping). The ratio of two blocks therefore shows
-only the effect of the overlap. In a block with the collective and the products, the products take longer than the
-collective. Only products that end before the end of the collective are counted. The number of counted products is the
-same in all blocks.
+types of blocks start and are timed in the same way (transport.Overlapping). The ratio of the times in two types of
+blocks therefore shows only the effect of the overlap. In a block with the collective and the products, the products
+take longer than the collective. Only products that end before the collective ends are counted. The number of counted
+products is the same in all blocks.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The contents of a sample: its calls, its products, and the number of products that are counted.
+    """The number of collective calls, of products and of counted products in a sample.
 
-    Only the first products of a sample are counted.
+    The counted products are the first products of the sample.
     """
 
     num_calls: int
@@ -65,7 +65,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's samples in a burst, and the number of samples without full overlap.
+    """One rank's times in a burst, and the number of samples in which the products did not cover the whole collective.
 
     `calls_s`: the seconds per call.
     `products_s`: the seconds per product.
@@ -80,7 +80,10 @@ class OverlapSampler:
     """Takes samples of rows in which a collective overlaps matrix products. All ranks execute the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
-        """Prepare without allocating memory. The transport must be able to overlap (rows.no_overlap_reason)."""
+        """Prepare the sampler, without allocating memory.
+
+        The transport must be able to overlap products with collectives (rows.no_overlap_reason).
+        """
         assert isinstance(transport, Overlapping)
         self._overlapping: Overlapping = transport
         self._case, self._transport = case, transport
@@ -92,7 +95,7 @@ class OverlapSampler:
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm up, choose the order (size) of the matrices, and run the blocks of one row."""
+        """Warm up, choose the number of rows of the matrices, and run the blocks of one row."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, _ = sampler.warm_up()
@@ -152,7 +155,7 @@ class OverlapSampler:
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """Return matrices whose product takes about 1 / _PART of the time of a sample's collective."""
+        """Return matrices for which one product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
@@ -166,9 +169,9 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """Return a plan, and the seconds of a sample.
+        """Return a plan for a sample, and the duration of such a sample in seconds.
 
-        The products of the plan take longer than the collective that they slow down.
+        The plan has enough products to outlast the collective.
         """
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
@@ -192,7 +195,10 @@ class OverlapSampler:
                 plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
 
     def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
-        """Run one block on this rank. An idle rank executes the same steps but measures nothing."""
+        """Run one block on this rank.
+
+        An idle rank takes part in the synchronisation, but runs and measures nothing.
+        """
         self._channel.broadcast(None)  # no rank begins before all ranks have ended the previous block
         if kind == "calls":
             plan = replace(plan, num_products=0)
@@ -234,15 +240,16 @@ class OverlapSampler:
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
         """Return the time of the slowest rank in seconds.
 
-        The time of a rank is the time of its fastest burst. The first burst is ignored.
+        The time of each rank is its fastest burst. The first burst is ignored.
         """
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Return matrices of this order (size) on every rank. The product of new matrices is checked once.
+        """Return matrices with `order` rows on every rank.
 
-        If the matrices of the previous row have this order, they are used again.
+        The benchmark checks the product of newly allocated matrices once. If the previous row used matrices of the same
+        order, these matrices are used again.
         """
         if self._products is not None and self._products.order == order:
             return self._products

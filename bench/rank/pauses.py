@@ -1,7 +1,7 @@
-"""Find pauses of this process, in which the machine slept or was paused, or the process was stopped.
+"""Find pauses of this process. A pause happens if the machine sleeps or is paused, or if this process is stopped.
 
 During a pause a process cannot write heartbeats, so the pause must not count as time without a heartbeat. After a long
-pause, a rank may report a lost peer although no peer is gone.
+pause, a rank may report that a peer was lost although the peer is still running.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of `paused_s` seconds.
+    """A pause, and its length `paused_s` in seconds.
 
-    SUSPENDED means that the machine slept, according to its clocks. PAUSED means that this process did not run.
+    The code SUSPENDED means that the machine slept, according to its clocks. The code PAUSED means any other pause, in
+    which this process did not run.
     """
 
     code: EndCode
@@ -44,20 +45,23 @@ class _Tick:
 
 
 class PauseDetector:
-    """Finds pauses in the ticks of one thread, which sleeps at most 0.5 s between two ticks."""
+    """Finds pauses by regular calls of `tick` from one thread. The thread sleeps at most 0.5 s between two calls."""
 
     def __init__(self) -> None:
         self._last = _Tick.now()
 
     def tick(self) -> Pause | None:
-        """Return the pause since the last tick, or None if there was no pause."""
+        """Return the pause since the previous call, or None if there was no pause."""
         last = self._last
         self._last = now = _Tick.now()
         return _pause_between(last, now)
 
     @property
     def overdue(self) -> bool:
-        """Check whether the next tick is late enough for a pause. Any thread may call this method."""
+        """Check whether the next call of `tick` is so late that it will report a pause.
+
+        Any thread may call this method.
+        """
         return time.clock_gettime(_BOOT_CLOCK) - self._last.boot_s > _LEAST_S
 
 

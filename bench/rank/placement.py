@@ -21,15 +21,16 @@ _INTERFACES = Path("/sys/class/net")
 
 
 def launchers() -> tuple[Launcher, ...]:
-    """Return every launcher, in descending order of precedence."""
+    """Return all launchers. Launchers with a higher precedence come first."""
     loaded: list[Launcher] = [plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")]
     return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
 
 
 def place(env: Mapping[str, str]) -> RankInfo:
-    """Return this process's rank, and the numbers of ranks, from the variables of its launcher.
+    """Return this process's rank and local rank, the number of ranks, and the number of local ranks.
 
-    If several launchers have set their variables, as with torchrun inside srun, the inner launcher is used.
+    These values come from environment variables that the launcher sets. If several launchers have set their variables,
+    as with torchrun inside srun, the inner launcher is used.
     """
     for launcher in launchers():
         found = launcher.place(env)
@@ -39,7 +40,7 @@ def place(env: Mapping[str, str]) -> RankInfo:
 
 
 def usable_cpus() -> frozenset[int]:
-    """Return the CPUs that all ranks of this host may use together.
+    """Return the CPUs on which the ranks of this host may run, all ranks together.
 
     The launcher may have bound each rank to a few of these CPUs.
     """
@@ -51,7 +52,7 @@ def usable_cpus() -> frozenset[int]:
 
 
 def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.ROOT) -> tuple[frozenset[int], ...]:
-    """Return the CPUs in the NUMA node of each local rank's GPU. A set is empty if the node is unknown.
+    """For each local rank, return the CPUs in the NUMA node of the rank's GPU. A set is empty if the node is unknown.
 
     `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. As in every transport, local rank k
         uses GPU k modulo the number of GPUs.
@@ -63,12 +64,12 @@ def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
-    """Bind this process to a part of its cores. Return a description of the binding.
+    """Bind this process to a part of the cores on which it may run. Return a description of the binding.
 
-    The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
-    therefore stay on their sockets. If the mask contains cores near this rank's GPU, all ranks whose GPUs are near
-    these cores divide the cores. If the mask contains no such cores, all ranks of the host divide all cores of the
-    mask, in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
+    The function divides the cores of this process's CPU mask among ranks. If a launcher bound ranks to different
+    sockets, each rank therefore stays on its socket. If the mask contains cores near this rank's GPU, these cores are
+    divided among all ranks whose GPUs are near them. If the mask contains no such cores, all ranks of the host divide
+    all cores of the mask in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because
@@ -103,7 +104,7 @@ def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int)
 
 
 def nic_variables() -> frozenset[str]:
-    """Return the environment variables of all transports that name a NIC."""
+    """Return the names of all environment variables that tell a transport's library which NIC to use."""
     found: set[str] = set()
     for name in plugins.names("transport"):
         its = traits(name)
@@ -113,10 +114,10 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. Return None if the case names no NIC.
+    """Return the NIC of a rank. The NICs of the case are assigned to a host's ranks in turn.
 
-    Over MPI, also return None if the case names several NICs. All MPI ranks must reach each other at the start, so no
-    rank can be bound to one NIC.
+    Return None if the case names no NIC. Return None also if the transport uses MPI and the case names several NICs.
+    During start-up, every MPI rank must reach every other rank, so no rank may be restricted to one NIC.
     """
     if not case.nics or (case.traits.over_mpi and len(case.nics) > 1):
         return None
@@ -124,7 +125,10 @@ def nic_of(case: Case, local_rank: int) -> str | None:
 
 
 def use_nic(nic: str | None, transport: str, env: MutableMapping[str, str]) -> None:
-    """Set the variables that name the NIC to the transport's library. Variables that are already set stay unchanged."""
+    """Set the environment variables that tell the transport's library which NIC to use.
+
+    Variables that are already set stay unchanged.
+    """
     if nic is None:
         return
     its = traits(transport)

@@ -1,8 +1,8 @@
-"""Check before the first row that the ranks form the requested world and will all measure the same case.
+"""Check before the first row that all requested ranks take part, and that all ranks will measure the same case.
 
-The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know their world,
-their environment variables, and the versions of loaded libraries. Only the ranks can test whether bytes pass between
-all ranks.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know the number
+of ranks that found each other, their environment variables, and the versions of loaded libraries. Only the ranks can
+test whether bytes pass between all ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _MAY_DIFFER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The world that the controller requested. `hosts`: the names of the hosts, if the controller knows them."""
+    """The nodes and ranks that the controller requested.
+
+    `hosts`: the names of the hosts, if the controller knows them.
+    """
 
     num_nodes: int
     ranks_per_node: int
@@ -51,7 +54,7 @@ class Expected:
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks on all nodes."""
+        """The requested number of ranks: nodes times ranks per node."""
         return self.num_nodes * self.ranks_per_node
 
 
@@ -81,7 +84,8 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks.
 
-    A launcher may start each rank as a separate world. Without this check, all these worlds would succeed.
+    A launcher may start each rank as a separate world. Without this check, every separate world of one rank would
+    succeed.
 
     Raises RefusedError on every rank if the number differs.
     """
@@ -105,7 +109,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """Return a text that names the ranks that did not arrive, and their expected hosts."""
+    """Return a text that names the ranks that did not arrive, and the hosts where they were expected."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
@@ -128,7 +132,10 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. After this exchange, return the time of day in seconds."""
+    """Send eight bytes over the path that will be measured.
+
+    After this exchange, return this host's time of day in seconds.
+    """
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -156,7 +163,7 @@ def _first_step(transport: Transport) -> Step:
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
     """Return the facts of this rank.
 
-    `launched`: the environment in which the rank was started.
+    `launched`: the environment variables with which the rank was started.
     `facts`: the transport's facts.
     """
     software = versions.software() | {"linkbench's own files": versions.source()} if me.local_rank == 0 else {}
@@ -168,7 +175,7 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
     """Compare the facts of all ranks on rank 0. Return remarks on rank 0.
 
-    Raises RefusedError on all ranks if two ranks differ in a fact that must be equal.
+    If two ranks differ in a fact that must be equal, raises RefusedError on all ranks.
     """
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
@@ -185,7 +192,7 @@ def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Co
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
     """Return a remark on each host whose time of day differs from the time of the other hosts.
 
-    The ranks read the time just after they met.
+    The ranks read the time of day directly after their first synchronisation.
     """
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
@@ -207,7 +214,10 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Return a refusal if two machines have the same host name. A host name must identify a node."""
+    """Return a refusal if two machines have the same host name.
+
+    This is an error, because each host name must identify exactly one node.
+    """
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -229,8 +239,8 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
     """Return a refusal if a variable differs between hosts.
 
-    A variable may differ between the ranks of a host, for example because each rank uses another rail. All hosts must
-    have the same set of values.
+    Within a host, a variable may differ between ranks, for example because each rank uses another rail. All hosts must
+    have the same set of values of this variable.
     """
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):
@@ -244,7 +254,7 @@ def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _listed(by_host: Mapping[str, Set[str]]) -> str:
-    """Return values and their hosts as text, such as `Ring on h0, not set on h1, h2`."""
+    """Return a text with each value and its hosts, such as `Ring on h0, not set on h1, h2`."""
     hosts_of: dict[str, list[str]] = {}
     for host, values in by_host.items():
         hosts_of.setdefault(" or ".join(sorted(values)) or _NOT_THERE, []).append(host)
@@ -260,7 +270,7 @@ def _host_of(node: int, world: Expected | None) -> str | None:
 
 
 def _ranks(ranks: Sequence[int], node: int, world: Expected | None) -> str:
-    """Return ranks and their host as text, such as `ranks 2, 3 on h1`.
+    """Return a text with some ranks and their host, such as `ranks 2, 3 on h1`.
 
     If the host's name is unknown, the text has the node's number.
     """

@@ -1,8 +1,8 @@
-"""Mark rows, phases and steps in the trace of a profiled launch (`--profile`). Only such a launch imports this module.
+"""Mark rows, phases and steps in the trace of a profiled launch (`--profile`).
 
-The trace has a range for each row and each phase of a row, named as in the heartbeats. A step is one call of the
-measured operation, or a whole step of a replay. The range of a step is called `ProfilerStep#`, which tools for training
-traces recognise.
+Only a profiled launch imports this module. The trace has a range for each row, and a range for each phase of a row. The
+heartbeats use the same names. A step is one call of the measured operation, or a whole step of a replay. The range of a
+step is called `ProfilerStep#`, which tools for training traces recognise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Recorder:
         return self._beat.working()
 
     def step(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return a function that makes the call and marks it as a step in the trace."""
+        """Return a function that makes a call, and marks the call as a step in the trace."""
         ranges, numbers = self._ranges, self._numbers
 
         def marked(*given: Any) -> T:
@@ -80,9 +80,10 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` requests.
+    """Record a trace of this rank, or only mark ranges, as `--profile` requests.
 
-    torch=DIR records a trace. nsys=DIR only marks ranges for nsys.
+    With `torch=DIR`, torch's profiler records a trace. With `nsys=DIR`, the rank only marks ranges, and nsys records
+    the trace.
     """
     from bench.transports import _profile
 

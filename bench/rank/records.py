@@ -1,4 +1,4 @@
-"""Build the records of rows on rank 0: measured rows, rows that failed their first check, and skipped rows."""
+"""On rank 0, build the records of rows: measured rows, rows whose first check failed, and skipped rows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Records:
     ) -> Record:
         """Return the record of group k.
 
-        `wrongs`: the wrong elements of each world rank.
-        `transport_flags`: flags that say how the ranks executed the row.
+        `wrongs`: for each world rank, the wrong elements that the rank found.
+        `transport_flags`: flags that state how the ranks executed the row.
         """
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
@@ -93,7 +93,7 @@ class Records:
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a row that failed its first check, before the timed part."""
+        """Return records for all groups of a row whose first check failed, before the timed part."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
@@ -117,7 +117,7 @@ class Records:
         return tuple(records)
 
     def skipped(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a skipped row. `in_place`: whether the user requested the row in place."""
+        """Return records of all groups of a skipped row. `in_place`: whether the row was to be measured in place."""
         field = "failed" if isinstance(reason, Failure) else "skipped"
         return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 
@@ -132,7 +132,10 @@ class Records:
 
 
 def _first(wrongs: Sequence[Wrong]) -> Wrong:
-    """Return the first wrong data. Ranks whose own send buffer is wrong take precedence over other ranks."""
+    """Return the first wrong data.
+
+    Wrong data in the own send buffer of a rank take precedence over other wrong data.
+    """
     sent = [wrong for wrong in wrongs if wrong.first is not None and wrong.first.code == WrongCode.SENT]
     return next(iter(sent), next((wrong for wrong in wrongs if wrong.num_wrong), wrongs[0]))
 

@@ -1,7 +1,7 @@
-"""Run the exchanges of a recorded job again. Time whole steps and each exchange.
+"""Run the exchanges of a recorded job again. The time of each whole step is measured, and the time of each exchange.
 
-All ranks run the operations of a step in the plan's order, so they cannot block each other. Between two exchanges, a
-rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, the
+All ranks run the operations of a step in the plan's order, so ranks cannot block each other. If the job worked between
+two exchanges, a rank sleeps, spins or multiplies matrices for the same time. If the job worked during an exchange, the
 replay also works during this exchange.
 """
 
@@ -44,7 +44,10 @@ Idle = Callable[[float], None]
 
 
 def load(case: Case, transport: Transport) -> Mapped:
-    """Read the plan on rank 0, and map it to the ranks of this launch. Raises UsageError or RefusedError."""
+    """Read the plan on rank 0, and assign the plan's ranks to the ranks of this launch.
+
+    Raises UsageError or RefusedError.
+    """
     found: tuple[Any, str] = (None, "")
     if transport.place.rank == 0:
         try:
@@ -103,9 +106,9 @@ class _RowOfKind:
 class _Times:
     """The samples on rank 0.
 
-    `steps_s[r]`: the seconds of rank r's steps.
-    `kinds_s[k]`: the mean seconds of an exchange of type k, for each step.
-    `replayed`: which step of the plan each sample replays.
+    `steps_s[r]`: the duration in seconds of each step on rank r.
+    `kinds_s[k]`: for each step, the mean duration in seconds of the exchanges of type k.
+    `replayed`: for each sample, the number of the plan's step that the sample replays.
     """
 
     steps_s: list[list[float]]
@@ -143,8 +146,9 @@ class Replayer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Prepare all exchanges, call each exchange once, and check the data.
 
-        Return None if the replay can begin. Otherwise, rank 0 returns failed records if data were wrong. Rank 0 returns
-        a skipped record if the exchanges cannot run or need too much memory. Other ranks return no record.
+        Return None if the replay can begin. If an exchange delivered wrong data, rank 0 returns the record of a failed
+        row. Rank 0 returns the record of a skipped row if the exchanges cannot run or need too much memory. Other ranks
+        return no record.
         """
         self._beat("replay: preparing")
         try:
@@ -182,7 +186,10 @@ class Replayer:
         return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
     def _described(self, kind: Kind) -> _RowOfKind:
-        """Return how a type of exchange runs here. If the library lacks an element type, float32 replaces the type."""
+        """Return how this launch runs a type of exchange.
+
+        If the library lacks an element type, float32 replaces the type.
+        """
         pattern: Pattern = plugins.load("pattern", PATTERN_OF[kind.op]).PATTERN
         reasons = []
         for dtype in dict.fromkeys((kind.dtype, "float32")):
@@ -260,7 +267,7 @@ class Replayer:
         return multiply
 
     def _checked(self) -> tuple[Record, ...] | None:
-        """Make one call of each type on poisoned buffers. Return None if all data are right."""
+        """Make one call of each type of exchange on poisoned buffers. Return None if all data are right."""
         self._beat("replay: checking the data")
         wrongs = self._channel.gather(self._wrong(0))
         failed = [
@@ -271,7 +278,7 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Call each type of exchange once. Return this rank's wrong data for each type.
+        """Call each type of exchange once. Return how many elements are wrong on this rank, for each type of exchange.
 
         `variation`: the number that determines the data of the buffers.
         """
@@ -308,7 +315,7 @@ class Replayer:
 
         The replay ends when the interval of a step's time is narrow enough, or when the time limit is reached.
 
-        Rank 0 returns the records and their groups. Other ranks return an empty tuple.
+        Rank 0 returns each record with its group. Other ranks return an empty tuple.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():
@@ -348,7 +355,10 @@ class Replayer:
         return str(reason)
 
     def _step(self, step: PlannedStep) -> tuple[float, list[tuple[int, float, float]]]:
-        """Run one step. Return the step's time in seconds, and (number, begin, end) of each operation of this rank."""
+        """Run one step.
+
+        Return the duration of the step in seconds, and (number, begin, end) for each operation of this rank.
+        """
         own, tail_s = [], step.tails_s.get(self._rank, 0.0)
         for number, one in enumerate(step.operations):
             if one.kind in self._programs:
@@ -376,7 +386,8 @@ class Replayer:
     def _add(self, times: _Times, place: int, gathered: Sequence[Any]) -> None:
         """Add one step of all ranks.
 
-        The time of an exchange begins when the last rank enters it, and ends when the last rank leaves it.
+        The time of an exchange begins when the last rank enters the exchange. The time ends when the last rank leaves
+        the exchange.
         """
         step = self._plan.steps[place]
         arrivals, ends = np.full(len(step.operations), -math.inf), np.full(len(step.operations), -math.inf)
@@ -449,9 +460,10 @@ class Replayer:
             )
 
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
-        """Return the recorded time of one type of exchange in seconds, or None if it was not recorded.
+        """Return the time of one type of exchange in the recorded job, in seconds.
 
-        The function computes the mean of the exchanges in each step. The result is the median of these means.
+        Return None if the job's time is unknown. For each recorded step, the function computes the mean time of the
+        exchanges in this step. The result is the median of the means of all steps.
         """
         means = []
         for place in replayed:
@@ -469,7 +481,7 @@ class Replayer:
 
 
 def _multiplier() -> Idle:
-    """Return a function that multiplies matrices on a host until a given time."""
+    """Return a function that keeps a host's CPU busy with matrix products until a given time."""
     order = _ORDER["host"]
     first, second = np.ones((order, order), np.float32), np.ones((order, order), np.float32)
     out = np.empty_like(first)

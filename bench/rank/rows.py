@@ -1,4 +1,4 @@
-"""Plan the rows of a case: their sizes, shapes and buffers, their traffic across boundaries, and which rows to skip."""
+"""Plan the rows of a case: the sizes, shapes and buffers, the traffic across boundaries, and which rows to skip."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ANY_BATCH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """The plan of one size in one mode, for groups that run at the same time.
+    """The plan for one size and one mode, for groups that run at the same time.
 
-    `max_s`: the time limit of the samples in seconds. The row is skipped if the limit is 0 or less.
+    `max_s`: the time limit of the samples in seconds. If `max_s` is 0 or less, the row is skipped.
     """
 
     mode: str
@@ -40,8 +40,8 @@ class PlannedRow:
 def ends_first(sizes: Iterable[int]) -> list[int]:
     """Return sizes in the order smallest, largest, second smallest, ...
 
-    If the time budget ends early, only middle sizes are missing. The smallest sizes show the latency and the largest
-    sizes the bandwidth. Sizes in between can be interpolated.
+    If the time budget runs out before all sizes are measured, only middle sizes are missing. The smallest sizes show
+    the latency and the largest sizes the bandwidth. Sizes in between can be interpolated.
     """
     ascending = sorted(sizes)
     num_small = (len(ascending) + 1) // 2
@@ -58,7 +58,7 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
 def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the fields of `traffic` for each group of a round.
 
-    Groups on equal numbers of nodes have the same traffic.
+    If two groups have the same number of nodes, their traffic is the same.
     """
     known: dict[int | None, dict[str, Any]] = {}
     for group in groups:
@@ -77,9 +77,9 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether the nodes are equal parts of the group.
+    """Return the number of nodes of a group, and whether these nodes divide the group into equal parts.
 
-    Nodes are equal parts if the group's members are ordered by node, with the same number on each node.
+    The parts are equal if the group's members are ordered by node, and each node has the same number of members.
     """
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
@@ -93,7 +93,7 @@ def _plain(found: Traffic) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BufferSets:
-    """Computes how many buffer sets a row of one pattern uses on one rank. The calls use the sets one after the other.
+    """Computes how many buffer sets a row of one pattern uses on one rank. Successive calls use successive buffer sets.
 
     `cache_bytes`: size of the cache that the buffers must exceed to be cold, or 0 if unknown.
     `num_sharing`: number of ranks of a node that share this cache.
@@ -110,11 +110,12 @@ class BufferSets:
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
-        For a cold cache, the sets of all ranks that share the cache have a total of at least twice the cache size. If a
-        rank needs more than _MOST_SETS sets for this, it gets only _MOST_SETS.
+        For a cold cache, all ranks that share the cache together need sets with at least twice the size of the cache.
+        No rank gets more than _MOST_SETS sets, even if a cold cache would require more sets.
 
-        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. Calls on a GPU
-        are short. A batch of few calls would show mostly the launch time. A GPU therefore needs more sets than a host.
+        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own buffer set. Calls
+        on a GPU are short. The time of a batch with only a few calls would mostly show the launch of the batch. A row
+        on a GPU therefore gets more buffer sets than a row on a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -129,14 +130,14 @@ class BufferSets:
     def most_batch(self, shape: Shape, in_place: bool) -> int:
         """Return the largest number of calls in a pipelined sample.
 
-        An in-place reduction overwrites a set, so a sample can use each set only once.
+        An in-place reduction overwrites its buffer set, so a sample can use each set for only one call.
         """
         if in_place and self.pattern.reduces:
             return self.num(shape, in_place)
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """Return the actual cache state: "cold", "hot", or None if it is unknown.
+        """Return the actual cache state: "cold", "hot", or None if the state is unknown.
 
         The state is cold if all sets together have at least twice the size of the cache.
         """
@@ -151,14 +152,17 @@ class BufferSets:
     def _set_bytes(self, shape: Shape) -> int:
         """Return the bytes of one rank's buffers in a set.
 
-        The result is at least twice the payload. The result is larger if a window has several messages.
+        The result is at least twice the payload, and larger if each call sends a window of several messages.
         """
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
 
 
 def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
-    """Check whether a row is in place. The user may request this, or the library may work only in place."""
+    """Check whether a row is in place.
+
+    A row is in place if the user requests this, or if the library can run the pattern only in place.
+    """
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
     return case.in_place or transport.must_be_in_place(steps)
 
@@ -168,9 +172,9 @@ def unsupported_reason(
 ) -> Skip | None:
     """Return why this rank cannot measure a row, or None if the rank can measure the row.
 
-    A library may need all ranks to find out, so idle ranks must call this function, too.
+    If a library needs all ranks to find the reason, idle ranks must also call this function.
 
-    `member`: this rank's number in its group, or 0 for an idle rank.
+    `member`: this rank's number in its group. If the rank is idle, `member` is 0.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -209,7 +213,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
+    """Return why matrix products cannot overlap the case's collectives. Return None if the overlap is possible."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

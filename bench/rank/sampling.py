@@ -37,9 +37,9 @@ _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The times of each group of a row on rank 0, in seconds per call of the program. Other ranks have no times.
+    """The times of each group of a row, on rank 0, in seconds per call of the program. Other ranks have no times.
 
-    `warmup`: the slowest rank's warm-up times, by group.
+    `warmup`: for each group, the slowest rank's warm-up times.
     """
 
     warmup: tuple[Sequence[float], ...]
@@ -55,9 +55,11 @@ class Taken:
 class ContestedSamples:
     """The samples of undisturbed blocks, and the rates of the aggressors in the disturbed blocks.
 
-    `alone`: the seconds of each group's slowest rank. Each `samples_per_block` samples are one block.
-    `passes_per_s`: rates of the aggressors' program in each disturbed block.
-    `busy`: for each disturbed block, the smallest fraction of the block that an aggressor spent inside calls.
+    `alone`: for each group, the slowest rank's times in the undisturbed blocks, in seconds. A block has
+        `samples_per_block` samples.
+    `passes_per_s`: for each disturbed block, how often per second the aggressors ran their program.
+    `busy`: for each disturbed block, the fraction of its time that the aggressors spent inside calls. The value is the
+        smallest fraction of any aggressor.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -77,11 +79,11 @@ def take(
     beat: Callable[[str], None],
     one_way: OneWaySampler | None = None,
 ) -> Taken:
-    """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
+    """Run the warm-up and take the samples of one row. If this rank is idle, `compiled` is None.
 
     `most_batch`: the largest number of calls in one pipelined sample.
     `room`: the largest number of values (samples x ranks) that are kept.
-    `one_way`: takes samples that start on one rank and end on another rank.
+    `one_way`: the sampler for patterns whose messages start on one rank and end on another rank.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -103,7 +105,7 @@ def no_garbage() -> Iterator[None]:
 
 
 class Sampler:
-    """The state of one row while it is timed."""
+    """The state of one row during the timed part."""
 
     def __init__(
         self,
@@ -122,12 +124,11 @@ class Sampler:
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
-        """Run the warm-up calls. Return four values.
+        """Run the warm-up calls.
 
-        - The name of the loop that times the calls.
-        - Each group's warm-up times.
-        - The seconds of a call.
-        - The seconds of a call with all overheads.
+        Return the name of the loop that timed the calls, each group's warm-up times, and two durations of a call in
+        seconds. The first duration is the time of the call alone. The second duration includes the synchronisation and
+        all other overheads.
         """
         asked = self._case.warmup
         # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.
@@ -153,7 +154,7 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Return how many warm-up calls follow the first `done` calls.
+        """Return how many more warm-up calls are necessary after the first `done` calls.
 
         Together, all warm-up calls take about 50 ms.
         """
@@ -164,8 +165,8 @@ class Sampler:
         """Return the number of calls per sample, which is 1 in isolated mode.
 
         In pipelined mode, the number is the smallest power of two for which a sample lasts as long as the transport
-        requires (2 ms for most transports). The clock readings then take only a small part of the time. The number is
-        at most `most`.
+        requires (2 ms for most transports). A longer sample makes the clock readings only a small part of the time. The
+        number is at most `most`.
         """
         if self._row.mode == "isolated":
             return 1
@@ -237,15 +238,15 @@ class Sampler:
         return _joined(timings)
 
     def _after_pause(self) -> Timing:
-        """Pause, synchronise the ranks as before every call, and return the time of one isolated call."""
+        """Sleep for the case's pause, synchronise the ranks, and return the time of one isolated call."""
         time.sleep(self._case.pause_s)
         return self._transport.time_each(self._compiled, 1)
 
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        Without `--iterations` and `--soak`, the first check is after 30 samples. Later, the function returns a tenth of
-        the number of samples so far, but at least 10. For long samples, it returns a smaller number.
+        Without `--iterations` and `--soak`, the first check is after 30 samples. Later checks follow after a tenth of
+        all samples so far, but after at least 10 samples. If each sample takes long, the next check comes earlier.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
@@ -256,9 +257,9 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished, or None if it continues.
+        """Return why this row is finished. Return None if the row continues.
 
-        A row is finished when all its groups are finished.
+        A row is finished when all groups of the row are finished.
         """
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)
@@ -281,7 +282,7 @@ class Sampler:
 
 
 def _joined(timings: Sequence[Timing]) -> Timing:
-    """Return successive samples as one timing."""
+    """Combine the timings of successive samples into one timing."""
 
     def all_of(name: str) -> tuple[Any, ...]:
         return tuple(value for timing in timings for value in getattr(timing, name))
@@ -299,7 +300,7 @@ def _joined(timings: Sequence[Timing]) -> Timing:
 
 
 def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
-    """Return a timing for each rank. Only the field with the seconds has a value."""
+    """Return a timing for each rank. In each timing, only the field `seconds` has values."""
     return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 

@@ -36,19 +36,22 @@ _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 class ReportProgress(Protocol):
     """Reports this rank's activity.
 
-    `within_s`: the timeout of the activity in seconds; None means the usual timeout.
+    `within_s`: the timeout of the activity in seconds. The value None means the usual timeout.
     """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat. The rank calls this between batches, never in a timed region."""
+        """Record a heartbeat. The rank calls this method between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
-        """Return a context for work that needs no other rank. CPU time of this work counts as progress."""
+        """Return a context for work that this rank does without other ranks.
+
+        Within the context, use of CPU time counts as progress.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransport:
-    """A case with its open transport.
+    """A case, and the open transport that measures it.
 
     `why`: why this transport was chosen.
     `launched`: the environment in which the launcher started this rank.
@@ -65,7 +68,7 @@ class OpenTransport:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A case that this rank is ready to measure."""
+    """A case that this rank is ready to measure, with the open transport and the compared clocks."""
 
     case: Case
     transport: Transport
@@ -131,9 +134,10 @@ def open_case(
     expected: preflight.Expected | None,
     marker: measure.StepMarker | None = None,
 ) -> Session:
-    """Check that the ranks reach each other and have the same software, variables and case.
+    """Check that the ranks reach each other. Also check that all ranks have the same software, variables and case.
 
-    `marker`: marks the steps of a profiled launch. Raises RefusedError if the ranks are not the launched world.
+    `marker`: marks the steps of a profiled launch. Raises RefusedError if the ranks do not form the world that was
+        launched.
     """
     case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -190,10 +194,10 @@ def open_case(
 
 
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
-    """Return the sampler of this rank's GPU.
+    """Return the objects that sample devices while rows are measured.
 
-    If the transport uses no GPUs, the first rank of a host gets a sampler of the host's CPUs, but only for long rows
-    (--soak).
+    If the transport uses GPUs, the result samples this rank's GPU. If the transport uses no GPUs, only the first rank
+    of a host samples the host's CPUs, and only with `--soak`.
     """
     host = socket.gethostname()
     if case.traits.on_gpu:
@@ -213,7 +217,8 @@ def _own_address(me: RankInfo) -> str | None:
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """Open the transport.
 
-    If both a GPU and a package are missing, RefusedError names the GPU. Installing the package would not help.
+    If both the GPU and a required package are missing, the RefusedError names the missing GPU. Without a GPU,
+    installing the package would not help.
     """
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -227,11 +232,11 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """Return the size of the cache that cold buffers must exceed, and whether each rank has its own cache.
+    """Return the size of the cache that cold buffers must exceed, and whether each rank has a separate cache.
 
-    All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
-    have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
-    so all ranks must have the same number of sets.
+    If buffers are in host memory and in device memory, the result is the larger cache. If ranks have different caches,
+    the result is the largest cache. A batch of in-place reductions has one call per buffer set, so all ranks need the
+    same number of sets. All ranks therefore use the same cache size.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -242,7 +247,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
     """Return the bytes available to one rank's buffers.
 
-    If buffers are in host and device memory, the smaller amount is used.
+    If buffers are in host memory and in device memory, the smaller amount is used.
     """
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
@@ -252,15 +257,12 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """Return the transport and why it was chosen.
+    """Return the name of the transport, and the reason for this choice.
 
-    The function uses the first rule that applies:
-
-    - Take the transport that the case names.
-    - If the pattern supports only one transport, take this transport.
-    - If every rank has its own GPU, take the first choice for GPUs.
-    - If mpirun or srun started the ranks, take the first choice over MPI.
-    - Otherwise, take the first choice without MPI.
+    The function uses the first rule that applies. If the case names a transport, the rank uses this transport. If the
+    pattern supports only one transport, the rank uses the pattern's transport. If every rank has its own GPU, the rank
+    uses the first choice for GPUs. If mpirun or srun started the ranks, the rank uses the first choice over MPI. If
+    none of these rules applies, the rank uses the first choice without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -279,7 +281,8 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 def world_of(hosts: Sequence[str]) -> World:
     """Return the world of ranks whose hosts are given in rank order.
 
-    Raises UsageError if hosts have different numbers of ranks, or if the ranks of a host do not follow each other.
+    Raises UsageError if hosts have different numbers of ranks, or if the ranks of a host do not have successive
+    numbers.
     """
     names = list(dict.fromkeys(hosts))
     per_node = len(hosts) // len(names)
@@ -323,6 +326,6 @@ def _start_more(case: Case) -> str:
 
 
 def _multiplies(pattern: Pattern) -> bool:
-    """Check whether this pattern multiplies matrices. A single rank can measure such a pattern."""
+    """Check whether this pattern multiplies matrices. A pattern that multiplies matrices can run on a single rank."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -18,12 +18,12 @@ _ELEMENT_BYTES = 4  # bytes of a number of an image: float32
 
 
 def model_of(case: Case) -> Transformer | Residual | None:
-    """Return the model that the case's workload describes. The case may replace some of its sizes.
+    """Return the model that the case's workload describes.
 
-    Return None if the case has no workload.
+    Options of the case may replace some sizes of the workload's model. Return None if the case has no workload.
 
-    Raises UsageError if the workload lacks a size or if sizes do not fit together. For example, the hidden size must be
-    a multiple of the number of heads.
+    Raises UsageError if the workload lacks a size or if its sizes are inconsistent. For example, the hidden size must
+    be a multiple of the number of heads.
     """
     if not case.workload:
         return None

@@ -13,7 +13,7 @@ from bench.probes import nvml, resident_memory
 class StepUsage:
     """Reads the peak of memory since the model's construction began, and the GPU's energy while steps run.
 
-    Only full steps count for the energy. NVML counts energy on GPUs since Volta.
+    Only the energy of full steps is counted. NVML reports energy on Volta GPUs and newer GPUs.
     """
 
     def __init__(self, transport: str, local_rank: int) -> None:
@@ -26,18 +26,18 @@ class StepUsage:
         self._began_j = None if self._gpu is None else nvml.energy_j(self._gpu)
 
     def end(self, num_steps: int) -> None:
-        """Add the energy of these steps, measured since `begin`."""
+        """Add the energy that the GPU used for `num_steps` steps since the call of `begin`."""
         now = None if self._gpu is None or self._began_j is None else nvml.energy_j(self._gpu)
         if now is not None and self._began_j is not None:
             self._energy_j += now - self._began_j
             self._num_steps += num_steps
 
     def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
-        """Return this rank's peak use of each memory, and the joules of a step.
+        """Return this rank's peak use of each type of memory, and the energy of a step in joules.
 
-        The peak "host" is the process's peak memory minus its memory before the model was built.
+        The peak "host" is the process's peak memory, minus the memory that the process used before the model was built.
 
-        `on_device`: the peaks of device memory, which the trainer knows.
+        `on_device`: the peaks of device memory, as the trainer measured them.
         """
         peak = resident_memory.peak_bytes()
         peaks = dict(on_device)
@@ -47,7 +47,10 @@ class StepUsage:
 
 
 def together(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a record from the values of all ranks. A value is left out if some rank lacks it."""
+    """Combine the values of all ranks into the fields of a record.
+
+    If any rank lacks a value, the result omits this value.
+    """
     places = [place for place in of_ranks[0]["peaks"] if all(place in own["peaks"] for own in of_ranks)]
     energy = [own["energy_j"] for own in of_ranks]
     return {

@@ -12,10 +12,10 @@ from bench.predict.workload import ModelSizes
 
 
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the work of a step under the names of `StepSamples.work`. The result is empty for layers that only sleep.
+    """Return the work of a step, with the keys of `StepSamples.work`.
 
-    A formula computes the operations. If torch counted operations on all ranks, the result also has the sum of these
-    counts.
+    The result is empty for a model whose layers only sleep. The number of operations follows from a formula. If torch
+    counted the operations on all ranks, the result also contains the sum of torch's counts.
 
     `of_ranks`: the counts of each rank (`CountsWork.work`).
     """
@@ -44,7 +44,7 @@ def _flops_per_sample(model: Transformer | Residual) -> float:
 def _sizes(model: Transformer) -> ModelSizes:
     """Return the sizes for the formula of `linkbench select`.
 
-    The formula counts the matrices of the layers and of the vocabulary.
+    The formula counts the elements of all layer matrices and of both vocabulary matrices as parameters.
     """
     return ModelSizes(
         parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),

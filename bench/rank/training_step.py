@@ -1,8 +1,8 @@
-"""Measure a training step, and where its time goes.
+"""Measure a training step, and show where the time of the step goes.
 
 A twin is a training step that leaves out one cause of delay, such as the exchange. A launch alternates blocks of full
-steps with blocks of each twin. Two measurements show the cost of a cause: clocks inside the full step, and the time
-that the twin saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
+steps with blocks of each twin. Two measurements show the cost of a cause: the time that clocks measure inside the full
+step, and the time that the twin saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, a
 
 
 def plan_of(case: Case, world: World) -> StepPlan:
-    """Return the plan of the training.
+    """Return the plan of the training that the case describes.
 
     Raises UsageError if the case does not define a training, or if the training does not fit the ranks.
     """
@@ -75,7 +75,7 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def needed_bytes(plan: StepPlan) -> int:
-    """Return the memory of a rank for both replicas and for one more copy of the weights.
+    """Return the memory that a rank needs for both replicas of the model, and for one more copy of the weights.
 
     The function assumes that layers are not divided among ranks.
     """
@@ -100,13 +100,16 @@ def refused(case: Case) -> Skip | None:
 
 
 def _of_models(case: Case) -> str | None:
-    """Return the first option of the case that only a workload's model has, or None."""
+    """Return the first option of the case that applies only to models from a workload.
+
+    Return None if there is no such option.
+    """
     names_ = ("layers", "resize", "samples", "autocast", "recompute", "trained", "compiled")
     return next((FACTOR[name].flags[-1] for name in names_ if getattr(case, name) != FACTOR[name].default), None)
 
 
 def _check_division(plan: StepPlan, inner: str) -> None:
-    """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a row of the mesh."""
+    """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a mesh row."""
     num = plan.grid.inner
     if isinstance(plan.model, Residual) and inner in ("tensors", "experts"):
         raise UsageError.of(RankRefusal.NOT_DIVIDED, strategy=plan.case.strategy)
@@ -124,7 +127,7 @@ def _check_division(plan: StepPlan, inner: str) -> None:
 
 
 def _check_model(model: Transformer, inner: str, num: int) -> None:
-    """Raise UsageError if the sizes of a model cannot be divided among the ranks of a row of the mesh."""
+    """Raise UsageError if the sizes of a model cannot be divided among the ranks of a mesh row."""
     if inner == "experts" and model.experts == 1:
         raise UsageError.of(RankRefusal.NO_EXPERTS)
     divided = {"tensors": ("heads", "kv_heads", "feedforward"), "experts": ("experts",)}.get(inner, ())
@@ -170,7 +173,7 @@ class StepMeasurer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Return None if the step can be timed.
 
-        Otherwise, rank 0 returns a skipped or failed record, and other ranks return no record.
+        If the step cannot be timed, rank 0 returns a skipped or failed record, and other ranks return no record.
         """
         self._beat("step: building the model")
         transport = self._transport
@@ -202,7 +205,7 @@ class StepMeasurer:
         return self._ended(failed=failure) if failure else ()
 
     def _untrainable(self) -> Skip | None:
-        """Return why the library of one rank cannot execute the plan, or None if all ranks can execute it."""
+        """Return why some rank's library cannot execute the plan, or None if all ranks can execute the plan."""
         transport = self._transport
         own = transport.untrainable(self._plan) if isinstance(transport, Training) else None
         return next((skip for skip in self._channel.share(own) if skip is not None), None)
@@ -210,8 +213,9 @@ class StepMeasurer:
     def take(self) -> tuple[tuple[Group, Record], ...]:
         """Take the samples of all twins, then check the gradients.
 
-        A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or when the time of each
-        twin relative to the full step is precise enough. The check covers the last full step and further steps.
+        A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or earlier if each twin's
+        time relative to the full step is known precisely enough. The check covers the last measured full step, and
+        additional steps after the measurement.
         """
         assert self._trainer is not None
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
@@ -266,7 +270,10 @@ class StepMeasurer:
         return per_block, reason
 
     def _profiled(self, per_block: int) -> tuple[float, ...]:
-        """Alternate blocks with and without a profiler. Keep the last trace. Return the ratios of the steps' times."""
+        """Alternate blocks with and without a profiler. Keep the last trace.
+
+        Return, for each pair of blocks, the ratio of the step time with the profiler to the step time without it.
+        """
         assert self._trainer is not None
         self._beat("step: the trace")
         file = Path(self._case.trace) / f"rank{self._transport.place.rank}.json.gz"
@@ -346,7 +353,7 @@ class StepMeasurer:
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
     """Return the first wrong gradient of any rank.
 
-    If no gradient is wrong, return the first part that wrongly differs between ranks.
+    If no gradient is wrong, return the first part of the model that differs between ranks although it should be equal.
     """
     for check in checks:
         if check.first is not None:
@@ -362,18 +369,18 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
     """Return two times for each segment: by linkbench's clocks and by the library's logger.
 
-    The function picks, for each segment, the rank with the largest difference between the two times. The result is
-    empty if a rank lacks the logger's times.
+    For each segment, the function picks the rank whose two times differ most. The result is empty if the library's
+    logger recorded no times on some rank.
     """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
 
 
 def _order(num_blocks: int) -> list[Twin]:
-    """Return the order of the twins in a round.
+    """Return the order in which a round runs the twins and the full step.
 
-    A twin leaves out one cause of delay. Every second round runs the twins in the reverse order. The full step (FULL)
-    always comes last.
+    A twin is a step that leaves out one cause of delay. Every second round runs the twins in the reverse order. The
+    full step (FULL) always comes last.
     """
     twins = [twin for twin in Twin if twin is not Twin.FULL]
     return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]

@@ -2,10 +2,11 @@
 
 python -m bench.rank.under_lease [--share-hosts] PROGRAM ARGUMENTS ...
 
-The controller puts this prefix before a tool's program. This process becomes the program, so a launcher sees only the
-program. Before that, the first process of each host takes the host's lease (rank/host_lease.py) and starts a helper
-process. The helper holds this lease until the program ends. The helper also reads the controller's lease
-(store/lease.py). If the controller's lease is lost, the helper ends all processes of the job on its host.
+The controller puts this command line before the command line of a tool's program. This process replaces itself with the
+program, so a launcher sees only the program. Before the replacement, the first process of each host takes the host's
+lease (rank/host_lease.py) and starts a helper process. The helper holds this lease until the program ends. The helper
+also reads the controller's lease (store/lease.py). If the controller's lease is lost, the helper ends all processes of
+the job on its host.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def _become(program: list[str]) -> NoReturn:
 
 
 def _leave_helper(me: RankInfo) -> None:
-    """Fork the helper. The program keeps one end of a pipe open, so the helper notices the end of the program."""
+    """Fork the helper. The program inherits one end of a pipe.
+
+    When the program ends, the kernel closes this end, and the helper learns that the program has ended.
+    """
     ended, of_program = os.pipe()
     program = os.getpid()
     if os.fork():

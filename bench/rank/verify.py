@@ -1,8 +1,8 @@
-"""Verify data: poison buffers before a call and compare them exactly after the call.
+"""Verify data: poison buffers before a call, and compare their contents exactly after the call.
 
-Each row has three checks (docs/metrics.md). The first check is a call before timing. The second check examines the
-output of the last timed call. The third check is a later call with other data. Bytes that the operation must not touch
-(guards, and unused parts of the receive buffer) must still contain their poison.
+Each row has three checks (docs/metrics.md). The first check is a call before the timed calls. The second check examines
+the output of the last timed call. The third check is one more call with other data. The guards and the unused parts of
+the receive buffer must still contain their poison after the operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Data = CopyData | ReduceData | ProductData
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The number of wrong elements on this rank, and the first wrong element.
+    """The number of wrong elements on this rank, and a description of the first wrong element.
 
     `sampled`: whether only a part of the data was compared.
     """
@@ -64,7 +64,7 @@ class Verifier:
         self._own_offset = _own_block(pattern, shape, member) if in_place else 0
 
     def prepare(self, buffers: Buffers, index: int, variation: int) -> None:
-        """Fill the send buffer of a set with this variation's data, and its receive buffer with poison."""
+        """Fill the send buffer of set `index` with the data of this variation. Fill the receive buffer with poison."""
         data = self._data(variation)
         if isinstance(data, ProductData):
             self._put_factors(buffers, index, data)
@@ -75,18 +75,18 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """Return a function that restores the data of set `index`, which an in-place call overwrote."""
+        """Return a function that refills buffer set `index` after an in-place call has overwritten its data."""
         data = self._data(variation)
         assert not isinstance(data, ProductData)  # a matrix product does not change its factors
         sent = data.sent(self._member)
         return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
-        """Compare a set's receive buffer with the expected data, in the buffer's own memory.
+        """Compare the receive buffer of a set with the expected data.
 
-        If the data differ, or if this member receives nothing, the send buffer is compared, too. A rank whose own send
-        buffer is wrong is the cause of wrong data on other ranks. An in-place call overwrites its input, so this check
-        cannot find the cause of wrong data.
+        If the receive buffer is wrong, or if this member receives nothing, also compare the send buffer with the sent
+        data. A rank whose own send buffer is wrong is the cause of wrong data on other ranks. An in-place call
+        overwrites its send buffer. For such a call, the check therefore cannot tell which rank caused wrong data.
         """
         if not buffers.guards_intact(index):
             return Wrong(1, WrongData.of(WrongCode.GUARD, rank=self._rank))
@@ -174,9 +174,10 @@ class Verifier:
     def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Count wrong averages and find the first wrong average.
+        """Count the averages that are wrong, and find the first wrong average.
 
-        An average may differ within a tolerance, so the host compares the averages chunk by chunk.
+        An average may differ from the expected value within a tolerance. The host therefore compares the averages, one
+        chunk at a time.
         """
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
@@ -198,7 +199,7 @@ class Verifier:
 
 
 def _expected_data(region: Expected, data: _Data) -> Tiled:
-    """Return the expected data of a region."""
+    """Return the data that a region must contain after the call."""
     if isinstance(region, Multiplied):
         assert isinstance(data, ProductData)
         return data.product
@@ -210,7 +211,7 @@ def _expected_data(region: Expected, data: _Data) -> Tiled:
 
 
 def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each range of bytes outside all regions."""
+    """Yield the begin and the end of each range of bytes that no region covers."""
     at = 0
     for region in sorted(regions, key=lambda region: region.offset_bytes):
         if region.offset_bytes > at:
@@ -221,7 +222,7 @@ def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, in
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
-    """Return the offset of this member's data in the single buffer of an in-place call, in bytes.
+    """Return, in bytes, the offset of this member's data in the single buffer of an in-place call.
 
     The offset is 0 except for allgather.
     """
@@ -230,7 +231,7 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 
 
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of the parts to compare, in bytes.
+    """Return the begin and the end, in bytes, of each part of a region to compare.
 
     Below 1 GiB, the whole region is compared. In a larger region, only the first page, the last page and every
     hundredth page are compared.

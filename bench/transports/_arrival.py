@@ -1,7 +1,7 @@
-"""Check that every rank has arrived, directly after a library was opened. Later calls would hang without all ranks.
+"""Check that every rank has arrived, directly after a library was opened. If a rank is missing, later calls hang.
 
-Rank 0 waits for the other ranks, so only rank 0 can name the missing ranks. Rank 0 then reports the verdict to the
-other ranks.
+Rank 0 waits for the other ranks, so only rank 0 can name the missing ranks. Rank 0 tells the other ranks whether all
+ranks have arrived.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VERDICT = "bench/all"
 
 
 class Verdict(StrEnum):
-    """What rank 0 reports to the others."""
+    """The verdict of rank 0: whether all ranks have arrived and can continue."""
 
     COMPLETE = "complete"
     ABSENT = "absent"
@@ -63,10 +63,11 @@ def over_store(
 ) -> None:
     """Set this rank's key in the store of torch.distributed, and wait for the keys of all ranks.
 
-    Only rank 0 waits for the keys. It then sets a further key, its verdict, for which the other ranks wait.
+    Only rank 0 waits for the keys. Rank 0 then sets one more key, which contains the verdict of rank 0. The other ranks
+    wait for the key with the verdict.
 
     `device`: a name of this rank's GPU that is unique among all hosts.
-    `problem`: why this rank cannot continue, or None if it can continue.
+    `problem`: why this rank cannot continue. It is None if there is no problem.
 
     Raises AbsentError if a rank does not arrive within `limit_s`. Raises RefusedError on all ranks if some rank cannot
     continue, or if two ranks use the same GPU.
@@ -106,7 +107,7 @@ def _read(store: Any, key: str, secret: bytes) -> Any:
 
 
 def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -> None:
-    """Wait for rank 0's verdict. If the verdict is an error, raise this error."""
+    """Wait for rank 0's verdict. Raise the error that the verdict contains, if any."""
     try:
         store.wait([_VERDICT], timedelta(seconds=limit_s + _LATER_S))
     except (RuntimeError, ValueError):
@@ -133,7 +134,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
     """Return the first two ranks that share a GPU and the GPU's name, or None if no ranks share a GPU.
 
-    Ranks without a GPU are ignored.
+    Ranks whose GPU is None are ignored.
     """
     owner: dict[str, int] = {}
     for rank, device in devices.items():

@@ -1,6 +1,7 @@
 """Find the folder that keeps compiled code between runs.
 
-The folder is in the home folder if possible. Otherwise, it is a private folder in the temporary folder.
+If possible, the folder for compiled code is in the home folder. If the home folder cannot be used, a private folder in
+the temporary folder takes its place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 def folders() -> tuple[Path, ...]:
     """Return the cache folders to try.
 
-    A folder in the home folder, if any, comes before a folder in the temporary folder.
+    If the user has a home folder, the folder in it comes before the folder in the temporary folder.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
@@ -24,9 +25,9 @@ def folders() -> tuple[Path, ...]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Create a folder, and return whether only this user can write to the folder.
+    """Create a folder if necessary, and return whether this user, and no other user, can write to the folder.
 
-    If other users could write to the folder, they could replace the compiled code.
+    Without this check, other users could replace the compiled code in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -39,7 +40,7 @@ def is_ours(folder: Path) -> bool:
 def for_cupy(environ: MutableMapping[str, str]) -> None:
     """Set CuPy's cache folder if the default folder is not writable.
 
-    Call this function before CuPy is imported. With a folder that is not writable, the import fails.
+    Call this function before CuPy is imported. If the cache folder is not writable, the import of CuPy fails.
     """
     if _OF_CUPY in environ:
         return
@@ -55,5 +56,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Expand `~`. For a user without a home folder, return the name unchanged, where pathlib would raise an error."""
+    """Expand `~`. If the user has no home folder, return the name unchanged, although pathlib would raise an error."""
     return os.path.expanduser(name)  # noqa: PTH111

@@ -20,7 +20,7 @@ _COMPILE_MOST_S = 60.0
 def build(source: Path) -> tuple[Path | None, str]:
     """Return the library that is compiled from a C file, and the name of the compiler.
 
-    Return None and a reason if the file cannot be compiled. The file is compiled only once.
+    Return None and a reason if the file cannot be compiled. Each C file is compiled only once.
     """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
@@ -47,7 +47,7 @@ def build(source: Path) -> tuple[Path | None, str]:
 
 
 def _compile(compiler: str, source: Path, path: Path) -> Path:
-    """Compile into a temporary file and rename it, because other ranks may compile at the same time."""
+    """Compile into a temporary file, then rename the file, because other ranks may compile at the same time."""
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         subprocess.run(

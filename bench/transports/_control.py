@@ -1,4 +1,7 @@
-"""Open the control plane of a transport that cannot send messages. The control plane uses another library."""
+"""Open the control plane of a transport that cannot send messages.
+
+The control plane uses another library than the transport.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank.
+    """The control plane as one rank sees it.
 
     `name`: the library that it uses.
     `swap`: sends a text to each of some ranks, and returns the texts that other ranks send to this rank. Its arguments
@@ -37,7 +40,11 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Open the control plane over the library that `open_carrier` returns. A single rank needs no library."""
+    """Open the control plane.
+
+    If there are several ranks, the control plane uses the library that `open_carrier` returns. A single rank needs no
+    library, because it has no other ranks to reach.
+    """
     if place.num_ranks == 1:
         return Control(
             "none (one rank)", SingleRankChannel(), _nothing, _nothing, lambda code: None, lambda error: False
@@ -48,7 +55,8 @@ def open_control(place: RankInfo, options: Options) -> Control:
 def open_carrier(place: RankInfo, options: Options) -> Transport:
     """Return MPI as the control plane if an MPI launcher started the ranks and mpi4py works. Otherwise, return Gloo.
 
-    Raises RefusedError if neither library works. Raises AbsentError with the missing ranks if some ranks do not arrive.
+    Raises RefusedError if neither MPI nor Gloo works. Raises AbsentError with the missing ranks if some ranks do not
+    arrive.
     """
     reason = ""
     if place.launcher in _OF_MPI:
@@ -85,14 +93,17 @@ def _of(carrier: Transport) -> Control:
 
 
 def _swap(carrier: Transport, texts: Mapping[int, bytes], senders: Collection[int]) -> dict[int, bytes]:
-    """Send the texts, and return the text of each sender. The lengths travel first, in 8 bytes each."""
+    """Send the texts, and return the text of each sender. Each rank first sends the length of each text, in 8 bytes."""
     lengths = {peer: len(text).to_bytes(8, "little") for peer, text in texts.items()}
     expected = _exchanged(carrier, lengths, dict.fromkeys(senders, 8))
     return _exchanged(carrier, texts, {peer: int.from_bytes(text, "little") for peer, text in expected.items()})
 
 
 def _exchanged(carrier: Transport, texts: Mapping[int, bytes], lengths: Mapping[int, int]) -> dict[int, bytes]:
-    """Send the texts, and return texts of known lengths. All messages are under way together."""
+    """Send the texts, and return the received texts, whose lengths are known in advance.
+
+    All messages are in flight at the same time.
+    """
     sends, recvs = _messages({peer: len(text) for peer, text in texts.items()}), _messages(lengths)
     step = Exchange(sends, recvs)
     buffers = carrier.allocate(sum(map(len, texts.values())), sum(lengths.values()), 1, (step,))
@@ -107,7 +118,7 @@ def _exchanged(carrier: Transport, texts: Mapping[int, bytes], lengths: Mapping[
 
 
 def _messages(lengths: Mapping[int, int]) -> tuple[Message, ...]:
-    """Return a message for each peer. The messages follow each other in the buffer."""
+    """Return one message for each peer. The data of successive messages are adjacent in the buffer."""
     ends = np.cumsum(list(lengths.values()), dtype=int).tolist()
     return tuple(Message(peer, size, end - size) for (peer, size), end in zip(lengths.items(), ends, strict=True))
 

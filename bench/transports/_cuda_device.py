@@ -26,7 +26,7 @@ class CudaDevice:
     """One GPU.
 
     `index`: the GPU's number, which may differ between processes.
-    `bus`, `uuid`: identifiers of the GPU that are the same in every process of the host.
+    `bus`, `uuid`: the PCI address and the UUID of the GPU, which are the same in all processes of a host.
     """
 
     index: int
@@ -41,7 +41,7 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """Return the CuPy module. Raises NotInstalledError if CuPy is missing or does not load."""
+    """Return the CuPy module. Raises NotInstalledError if CuPy is not installed or cannot be loaded."""
     try:
         _cache.for_cupy(os.environ)
         import cupy
@@ -91,7 +91,7 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
 
 
 def count(cupy: Any, visible: str | None) -> int:
-    """Return the number of GPUs that CUDA shows. Raises RefusedError if there are none.
+    """Return the number of GPUs that CUDA shows. Raises RefusedError if CUDA shows no GPU.
 
     `visible`: the value of CUDA_VISIBLE_DEVICES.
     """
@@ -139,7 +139,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """Return the PCI address in the kernel's form, or the GPU's number if CUDA reports no address."""
+    """Return the PCI address in lower case, as the kernel writes it, or the GPU's number if CUDA reports no address."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -147,7 +147,10 @@ def _bus(runtime: Any, index: int) -> str:
 
 
 def take(cupy: Any, index: int) -> CudaDevice:
-    """Create a context on a GPU and return its properties. Raises RefusedError if that fails."""
+    """Create a context on a GPU, and return the properties of the GPU.
+
+    Raises RefusedError if the context cannot be created.
+    """
     try:
         cupy.cuda.runtime.setDevice(index)
         cupy.cuda.runtime.memGetInfo()  # the first call creates the context
@@ -160,7 +163,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks that share a GPU, or None if no ranks share one.
+    """Return the first two ranks that share a GPU. Return None if no ranks share a GPU.
 
     `owners`: the GPU of every rank.
     """
@@ -173,7 +176,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """Let GPU `mine` access the memory of GPU `other`. Return whether `mine` has access."""
+    """Let GPU `mine` access the memory of GPU `other`. Return whether the access is possible."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -185,9 +188,10 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system allows it.
+    """Return a context in which this thread runs on the CPUs nearest to a GPU, if the system permits this.
 
-    The kernel places memory near the thread that first writes to it. New memory is therefore near the GPU.
+    The kernel places new memory near the thread that first writes to this memory. Memory that the thread allocates and
+    writes in this context is therefore near the GPU.
     """
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()

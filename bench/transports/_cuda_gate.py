@@ -1,11 +1,12 @@
-"""Put a gate before a batch of copies. The device starts the batch only when all its copies are in the queue.
+"""Put a gate before a batch of copies. The device starts the batch only when all copies of the batch are in the queue.
 
-The gate is a kernel of one thread on the copies' stream. The kernel waits until a number in host memory changes. If the
-number does not change within a time limit, the kernel ends, and the batch is invalid. Without the limit, the host could
-wait forever, for example if the queue is full or a debugger makes every launch wait.
+The gate is a kernel of one thread on the copies' stream. The kernel runs until the host writes a certain number to host
+memory. If the host does not write this number within a time limit, the kernel ends, and the measurement of the batch is
+invalid. Without the time limit, the host could wait forever, for example if the queue is full or a debugger makes every
+launch wait.
 
-The gates of all ranks of a host wait for the same number. One write therefore starts the streams of all these ranks
-together.
+The kernels of all ranks of a host wait for the same number. When the host writes this number, the streams of all these
+ranks therefore start together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BYTES = 64  # size of one rank's numbers; no two ranks write to one cache line
 
 
 class GateProblem(Code):
-    """Why batches run without a gate."""
+    """The reasons why the batches of a run have no gate."""
 
     NO_KERNELS = "no-kernels", "CuPy cannot compile kernels here ({error})"
     LAUNCH_BLOCKING = "launch-blocking", "CUDA_LAUNCH_BLOCKING makes every launch wait"
@@ -39,7 +40,7 @@ class GateProblem(Code):
 
 
 class _OwnWords:
-    """Host memory for the gates of a single rank."""
+    """Host memory with the numbers for the gates of a single rank."""
 
     opens = True
 
@@ -54,14 +55,17 @@ class _OwnWords:
 
 
 class SharedWords:
-    """Numbers in shared memory: one number opens the gates of all ranks of a host.
+    """Numbers in memory that all ranks of a host share: one common number opens the gates of all these ranks.
 
-    Each rank has two further numbers. The gate's kernel writes one number when the stream passes the gate, and the
-    other number when its time limit ends the kernel.
+    In addition, each rank has two separate numbers. The gate's kernel writes one of these numbers when the stream
+    passes the gate. The kernel writes the other number when its time limit has passed.
     """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
-        """Register the memory with this rank's GPU. Raises RuntimeError if the driver does not allow it."""
+        """Register the memory with this rank's GPU.
+
+        Raises RuntimeError if the driver does not allow the registration.
+        """
         self._runtime, self._memory = runtime, memory
         self.opens = local_rank == 0
         self.opened = _shared_page.address(memory)
@@ -75,7 +79,7 @@ class SharedWords:
 
     @staticmethod
     def num_bytes(local_size: int) -> int:
-        """Return the bytes of memory that these ranks need. CUDA registers only whole pages."""
+        """Return how many bytes of shared memory the gates of these ranks need. CUDA registers only whole pages."""
         return -(-(1 + local_size) * _BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
@@ -84,10 +88,12 @@ class SharedWords:
 
 
 class StreamGate:
-    """A gate on one stream. Open the gate before you shut it again."""
+    """A gate on one stream. A gate that is shut must be opened before the next call of `shut`."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S, words: SharedWords | None = None) -> None:
-        """Compile and load the kernel now. While a gate is shut, loading code would wait for the gate.
+        """Compile and load the kernel now.
+
+        Later, while a gate is shut, loading the kernel's code would have to wait for this gate.
 
         Raises CuPy's exception if CuPy cannot compile the kernel.
 
@@ -105,7 +111,11 @@ class StreamGate:
         self._ticket = 0
 
     def warm(self, stream: int) -> None:
-        """Run the gate's kernel once and open the gate. Raises RuntimeError if only the time limit ends the kernel."""
+        """Run the gate's kernel once, and open the gate.
+
+        Raises RuntimeError if the kernel does not notice that the host opens the gate, and therefore runs into its time
+        limit.
+        """
         ticket = self.shut(stream, TRIAL_S)
         self.open(ticket)
         self._runtime.streamSynchronize(stream)
@@ -113,12 +123,15 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def skip(self) -> int:
-        """Return the next ticket without shutting the gate. A rank without copies calls this method."""
+        """Return the ticket that the next gate would have, without shutting the gate.
+
+        A rank without copies calls this method.
+        """
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
         return self._ticket
 
     def shut(self, stream: int, limit_s: float | None = None) -> int:
-        """Stop the stream for at most `limit_s`. Return the ticket that opens the gate again."""
+        """Stop the stream for at most `limit_s`. Return the ticket with which `open` opens the gate again."""
         ticket = self.skip()
         self._shut_for_s = self._limit_s if limit_s is None else limit_s
         shift = self._words.on_device - self._words.opened
@@ -141,9 +154,9 @@ class StreamGate:
         return time.monotonic()
 
     def is_open(self, ticket: int) -> bool:
-        """Check whether `open` opened the gate with this ticket. Otherwise, the time limit opened the gate.
+        """Return whether `open` opened the gate with this ticket before the time limit.
 
-        Call this after the stream has passed the gate.
+        Call this method after the stream has passed the gate.
         """
         return self._expired.value != ticket
 
@@ -161,7 +174,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate in memory that the ranks of a host share, or None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share. Return None if the driver does not accept such memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

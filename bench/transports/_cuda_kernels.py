@@ -1,6 +1,6 @@
-"""Kernels for CUDA and HIP: a copy of memory, a copy by dependent loads, and a wait until the host releases a stream.
+"""Define the GPU kernels for CUDA and HIP: a copy kernel, a pointer-chase copy, and a gate that waits for the host.
 
-The kernels include no header. However, CuPy needs CUDA's headers to compile any kernel.
+The source code of the kernels includes no header. However, CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ GATE_HIP = _GLOBALTIMER.sub(r"\1 = wall_clock64();", GATE)
 
 
 class OnStream:
-    """A stream in the form that CuPy's kernels need, which is an object with the stream's pointer."""
+    """Wraps the pointer of a CUDA stream in an object with the attribute `ptr`, which CuPy's kernels require."""
 
     __slots__ = ("ptr",)
 
@@ -103,17 +103,23 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """Return the copy kernel. CuPy compiles it at the first launch on a GPU, or at a call of `compile`."""
+    """Return the copy kernel. CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def chase_kernel(cupy: Any) -> Any:
-    """Return the kernel of dependent loads. CuPy compiles it like the copy kernel."""
+    """Return the kernel that copies with a single thread, in which each load waits for the previous load.
+
+    CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called.
+    """
     return cupy.RawKernel(CHASE, "bench_chase")
 
 
 def chase_step(num_words: int) -> int:
-    """Return the distance from one load to the next in words. Modulo `num_words`, such steps visit each word once."""
+    """Return how many words apart two successive loads are.
+
+    With this distance, the loads visit each of the `num_words` words exactly once, modulo `num_words`.
+    """
     step = max(1, int(_STRIDE * num_words)) if num_words else 0
     while gcd(step, num_words) > 1:
         step += 1
@@ -121,12 +127,15 @@ def chase_step(num_words: int) -> int:
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """Return the gate kernel. CuPy compiles it like the copy kernel."""
+    """Return the gate kernel.
+
+    CuPy compiles the kernel at its first launch on a GPU, or when `compile` is called.
+    """
     return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
 
 
 def clock_ticks(runtime: Any, seconds: float) -> int:
-    """Return this time in ticks of the gate kernel's clock."""
+    """Convert a time to ticks of the clock that the gate's kernel reads."""
     return int(seconds * (_HIP_TICKS_PER_S if _is_hip(runtime) else _TICKS_PER_S))
 
 
@@ -137,7 +146,7 @@ def _is_hip(runtime: Any) -> bool:
 def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
     """Return how many blocks of a kernel fit on one SM.
 
-    If the driver does not report this number, the function computes it from the thread limit of an SM.
+    If the driver does not report how many blocks fit, the function computes the number from the thread limit of an SM.
     """
     try:
         function = kernel.kernel.ptr
@@ -148,14 +157,14 @@ def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
 
 
 def numbers(*values: int) -> tuple[np.uint64, ...]:
-    """Return numbers as kernel arguments, all 64 bits wide."""
+    """Return numbers as arguments of a kernel. Each argument is 64 bits wide."""
     return tuple(np.uint64(value) for value in values)
 
 
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
     """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    The grid has as many blocks as all SMs can run at the same time, but at most one block per tile.
+    The grid has at most one block per tile, and at most as many blocks as all SMs can run at the same time.
 
     `blocks`: the number of blocks that one SM can run.
     """

@@ -1,8 +1,8 @@
 """Allocate buffers on one or several GPUs or in host memory, with guards around every part.
 
-On each GPU, and on the host, a single allocation contains all parts of all sets. CUDA's IPC handles identify
-allocations, not addresses, and small allocations share a handle. The allocation is therefore large enough for a handle
-of its own. With the handle and the layout, another process can find every part.
+On each GPU, and on the host, a single allocation contains all parts of all sets. An IPC handle of CUDA identifies an
+allocation, not an address. Small allocations share one handle. Each allocation is therefore so large that it has a
+separate handle. From the handle and the layout, another process can compute the address of every part.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ End = tuple[Place, int]  # one end of a copy, with its address
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [`begin`, `begin + num_bytes`) of one buffer.
+    """A part of one buffer: the bytes from `begin` up to `begin + num_bytes`.
 
-    `where`: the memory that contains these bytes (a GPU or the host).
-    `start`: the distance of the part from the beginning of its set, in bytes.
+    `where`: the GPU whose memory contains these bytes, or the host.
+    `start`: the offset of the part in the allocation, relative to the beginning of its buffer set, in bytes.
     """
 
     side: Which
@@ -54,14 +54,14 @@ class Part:
 class BufferLayout:
     """The parts of every set.
 
-    `stride`: the bytes of one set in each place (a GPU or the host).
+    `stride`: for each GPU and for the host, the size of one buffer set in bytes.
     """
 
     parts: tuple[Part, ...]
     stride: dict[Place, int]
 
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """Return the place of some bytes in a buffer of set `index`, and their offset in the allocation of this place.
+        """Return which memory contains some bytes of a buffer, and the offset of these bytes in the allocation there.
 
         All bytes must belong to the same part.
         """
@@ -74,10 +74,10 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """Return the parts of a member's buffers.
+    """Return the parts of the buffers of one member.
 
-    A copy may specify the place of its source and the place of its target. A place is a GPU or the host. All other
-    bytes are on the member's own GPU.
+    A copy may specify where its source and its target are: on which GPU, or on the host. Bytes for which no copy
+    specifies a place are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -94,7 +94,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """Yield the ranges of this member's buffer whose place a copy specifies, as (begin, bytes, place).
+    """Yield (begin, bytes, place) for each range of this member's buffer for which a copy specifies a place.
 
     A place is a GPU or the host.
     """
@@ -107,10 +107,10 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """Yield all ranges of a buffer in order.
+    """Yield all successive ranges of a buffer.
 
-    The ranges in `named` have a specified place, and the ranges between them have no specified place. A range that
-    occurs twice in `named` is yielded once.
+    A range in `named` has a specified place. All other ranges have no specified place. A range that occurs twice in
+    `named` is yielded once.
     """
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):
@@ -167,7 +167,8 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    The memory does not come from a pool. Otherwise, other processes that open the memory could access the whole pool.
+    The host memory does not come from a pool. If the memory came from a pool, other processes that open the memory
+    could access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
@@ -199,10 +200,10 @@ class DeviceBlock(Allocation):
 
 @dataclass(frozen=True, slots=True)
 class Staged(Memory):
-    """GPU memory (a _Span) that the host fills and compares, chunk by chunk."""
+    """GPU memory (a _Span) whose contents the host writes and compares, one chunk at a time."""
 
     def write(self, data: Bytes) -> None:
-        """Copy to the GPU. The bytes have arrived on return."""
+        """Copy to the GPU. When the method returns, the bytes have arrived."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -211,12 +212,12 @@ class Staged(Memory):
         return data
 
     def fill(self, content: Tiled) -> None:
-        """Write `content`. The bytes have arrived on return."""
+        """Write `content`. When the method returns, the bytes have arrived."""
         for begin, chunk in self._chunks():
             chunk.put(content.after(begin).head(len(chunk)))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Compare with `content` by numpy."""
+        """Compare the memory with `content` on the host, with numpy."""
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         total = Difference()
         for begin, chunk in self._chunks():
@@ -233,7 +234,7 @@ class Staged(Memory):
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Bytes of GPU memory by address."""
+    """A range of GPU memory, given by its address."""
 
     runtime: Any
     device: int
@@ -248,7 +249,7 @@ class _Span:
         return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
 
     def put(self, data: Bytes) -> None:
-        """Copy and wait. A copy from pageable memory may return before its last bytes have arrived."""
+        """Copy and wait. A copy from pageable memory may return before all bytes have arrived."""
         if self.num_bytes:
             with _on(self.runtime, self.device):
                 self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)
@@ -264,7 +265,7 @@ class _Span:
 
 @contextlib.contextmanager
 def _on(runtime: Any, device: int) -> Iterator[None]:
-    """Make a GPU the current GPU within the block."""
+    """Return a context in which a GPU is CUDA's current device."""
     before = runtime.getDevice()
     runtime.setDevice(device)
     try:
@@ -283,7 +284,10 @@ def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
 
 
 class CudaBuffers(Buffers):
-    """Sets of a send and a receive buffer in a layout. Every page is written before use."""
+    """The buffer sets of one rank, arranged as a BufferLayout describes. A set has a send buffer and a receive buffer.
+
+    Every page is written before its first use.
+    """
 
     def __init__(
         self,
@@ -295,7 +299,7 @@ class CudaBuffers(Buffers):
     ) -> None:
         """Allocate the buffers.
 
-        `allocate(place, bytes)` returns one allocation.
+        The function `allocate(place, bytes)` makes one allocation.
         """
         self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
         self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}
@@ -303,12 +307,18 @@ class CudaBuffers(Buffers):
             block.piece(0, block.num_bytes).fill(constant(GUARD))
 
     def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """Return the place and the address of bytes in a buffer. `index` is the number of the buffer set."""
+        """Return where some bytes of a buffer are: the GPU or host, and the address.
+
+        `index` is the number of the buffer set.
+        """
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
 
     def pointer(self, side: Which, index: int) -> int:
-        """Return the address of a buffer that is in one place, or 0 if it has no bytes."""
+        """Return the address of a buffer that lies completely in one GPU's memory or on the host.
+
+        Return 0 if it has no bytes.
+        """
         num_bytes = self.send_bytes if side == "send" else self.recv_bytes
         return self.address(side, index, 0, num_bytes)[1] if num_bytes else 0
 
@@ -317,7 +327,7 @@ class CudaBuffers(Buffers):
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:
-        """Return the bytes before and after every part."""
+        """Return the guard bytes before and after each part of a buffer set."""
         return [
             self.blocks[part.where].piece(begin, GUARD_BYTES)
             for side in SIDES

@@ -1,8 +1,8 @@
 """Keep concurrent copies running until the timed calls of the slowest copy have ended.
 
-If the faster of two copies ended first, the slower copy would speed up. Therefore, each copy (a stream) continues with
-uncounted calls after its timed calls. The ranks compare the times of a row's first samples to find the number of
-uncounted calls.
+If one copy ended before the others, the remaining copies would run faster, without contention. Each copy runs on its
+own stream. After its timed calls, the copy therefore continues with uncounted calls. The ranks compare the times of a
+row's first samples to find the number of uncounted calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _LEAST_CALLS, _LEAST_S = 16, 20e-3  # least size of a batch of concurrent copies
 
 
 class Pace:
-    """Computes the number of uncounted calls of this rank's copies. All ranks call `begin_row` and `learn` in step."""
+    """Computes how many uncounted calls each copy of this rank makes.
+
+    All ranks must call `begin_row` and `learn` in the same order.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._host = channel, socket.gethostname()
@@ -40,14 +43,15 @@ class Pace:
 
     @property
     def least_batch(self) -> tuple[int, float] | None:
-        """Return the least number of calls and the least seconds of a batch of concurrent copies.
+        """Return the minimum number of calls, and the minimum duration in seconds, for a batch of concurrent copies.
 
-        Concurrent copies do not start at exactly the same time. In a long batch, this hardly matters.
+        The starts of concurrent copies are not exactly simultaneous. The longer a batch is, the smaller is the effect
+        of this difference.
         """
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 
     def extra(self, num_calls: int, num_copies: int) -> list[int]:
-        """Return the number of uncounted calls after `num_calls` counted calls, for each copy of this rank."""
+        """For each copy of this rank, return the number of uncounted calls after `num_calls` counted calls."""
         if max(self._num_beside, num_copies) < 2:
             return [0] * num_copies
         # Until the times are known, the other copies continue for twice the time, as in nvbandwidth.
@@ -56,9 +60,9 @@ class Pace:
         return [max(1, min(each, MOST_QUEUED - num_calls)) for each in wanted]
 
     def learn(self, kind: str, ends_s: Sequence[float]) -> None:
-        """Compare the times that the copies of all ranks of this host took in one sample.
+        """Compare how long the copies of all ranks of this host took in one sample.
 
-        The number of uncounted calls follows from these times.
+        From these times, the function computes the number of uncounted calls.
 
         `kind`: the type of the sample.
         """

@@ -1,4 +1,7 @@
-"""Build programs of copies with bound arguments. Each copy has its own stream. One event starts all copies."""
+"""Build programs of copies, in which all arguments are bound. Each copy has its own stream.
+
+One event starts all copies.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 def by_kernel(
     kernel: Any, num_sms: int, blocks_per_sm: int, source: End, target: End, num_bytes: int, stream: int
 ) -> Issue:
-    """Return a function that issues a copy by the kernel. The kernel has at most as many blocks as fit on the GPU.
+    """Return a function that issues a copy by the kernel.
 
-    The GPU must have access to source and target. Raises ValueError if the source or the target is not aligned.
+    The kernel has at most as many blocks as the GPU can run at the same time. The GPU must have access to source and
+    target. Raises ValueError if the source or the target is not aligned.
     """
     source_at, target_at = _aligned(source, target)
     grid = (_cuda_kernels.copy_grid(num_bytes, num_sms, blocks_per_sm),)
@@ -60,14 +64,14 @@ def _aligned(source: End, target: End) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """Seconds of one sample of copies, from its start.
+    """The times of one sample of copies, in seconds since the start of the sample.
 
-    `device_s`: the time until the timed calls of all copies had ended.
-    `host_s`: the time until the host saw that these calls had ended.
-    `enqueue_s`: the time until all calls were issued.
-    `started_s`: the host's monotonic clock at the start.
-    `ends_s`: for each copy, the time until its timed calls had ended.
-    `beside_s`: the time until the first copy had ended all its calls, timed and uncounted.
+    `device_s`: the time when the timed calls of all copies had ended.
+    `host_s`: the time when the host noticed that the timed calls of all copies had ended.
+    `enqueue_s`: the time when all calls had been issued.
+    `started_s`: the reading of the host's monotonic clock at the start of the sample.
+    `ends_s`: for each copy, the time when its timed calls had ended.
+    `beside_s`: the earliest time when a copy had ended all its calls, both timed and uncounted.
     """
 
     device_s: float = 0.0
@@ -79,7 +83,7 @@ class CopyTimes:
 
 
 class _Countdown:
-    """The number of streams whose timed copies have not ended yet."""
+    """Counts the streams whose timed copies have not ended yet."""
 
     def __init__(self, num: int) -> None:
         self._num, self._lock = num, threading.Lock()
@@ -94,7 +98,7 @@ class _Countdown:
 
 
 class CopyProgram:
-    """The copies of one rank. `issues[k][j]` issues the copy of buffer set k on stream j."""
+    """The copies of one rank. The function `issues[k][j]` puts the copy of buffer set k on stream j."""
 
     def __init__(
         self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
@@ -109,29 +113,29 @@ class CopyProgram:
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
-        """Issue all copies of a buffer set and wait until they are complete."""
+        """Issue all copies of a buffer set, and wait until the copies are complete."""
         self._ran = True
         self.issue((index,))
         for stream in self.streams:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run the copies of a buffer set, unless some copies ran before.
+        """Run the copies of a buffer set once, unless this program has already run copies.
 
-        CUDA loads code at the first call, and may wait for the whole GPU meanwhile. The first call must therefore come
-        before a measurement.
+        At the first call, CUDA loads code, and may wait until the whole GPU is idle. The first call must therefore
+        happen before a measurement begins.
         """
         if not self._ran:
             self.run(index)
 
     def issue(self, order: Sequence[int]) -> None:
-        """Issue the copies of these buffer sets in order, without waiting for them."""
+        """Issue the copies of these buffer sets in order. Do not wait for the copies."""
         for index in order:
             for issue in self.issues[index]:
                 issue()
 
     def keep_busy(self, for_s: float) -> None:
-        """Issue copies that take about `for_s` seconds, but no more than fit in a queue.
+        """Issue copies that take about `for_s` seconds together, but never more copies than the queue can hold.
 
         Do not wait for these copies.
         """
@@ -142,12 +146,12 @@ class CopyProgram:
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
-        """Enqueue the timed copies of these buffer sets, between events.
+        """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        All streams wait for the first event. After its timed copies, each stream has an event, uncounted copies and a
-        second event.
+        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. The
+        uncounted copies and a second event come after this event.
 
-        `extra`: the number of uncounted copies of each stream.
+        `extra`: for each stream, the number of uncounted copies.
         """
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
@@ -171,7 +175,7 @@ class CopyProgram:
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
         """Wait for all copies.
 
-        Return the sample's times by the GPU's events, together with the given times of the host.
+        Return the times of the sample. The GPU's events give the copies' ends, and the caller gives the host's times.
         """
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)
@@ -179,14 +183,14 @@ class CopyProgram:
         return CopyTimes(max(ends), host_s, enqueue_s, started_s, ends, min(stops))
 
     def ends_s(self) -> list[float]:
-        """Return the seconds from the common start to the end of each stream's timed copies, by the events."""
+        """Return, for each stream, the seconds from the common start to the end of the timed copies, by CUDA events."""
         return list(self._since_begin(self._ends))
 
     def _since_begin(self, events: Sequence[Any]) -> tuple[float, ...]:
         return tuple(float(self._runtime.eventElapsedTime(self._begin, event)) * 1e-3 for event in events)
 
     def timed(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Issue the copies of these buffer sets and wait for them. Return the times of the sample."""
+        """Issue the copies of these buffer sets, and wait until the copies end. Return the times of the sample."""
         began = monotonic()
         self.enqueue(order, extra)
         issued = monotonic()
@@ -195,10 +199,10 @@ class CopyProgram:
         return self.taken(ended - began, issued - began, began)
 
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Return the times of copies of pageable memory by the host's clock.
+        """Time copies of pageable memory with the host's clock.
 
-        The driver makes such copies on the calling thread, so two concurrent directions need two threads. Each thread
-        continues with uncounted copies until the timed copies of the other thread have ended.
+        The calling thread itself makes such copies, so two concurrent directions need two threads. Each thread
+        continues with uncounted copies until the timed copies of all threads have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
@@ -212,7 +216,7 @@ class CopyProgram:
         return CopyTimes(last_s, last_s, last_s, began, since, min(stops) - began)
 
     def _together(self, order: Sequence[int], extra: Sequence[int]) -> list[tuple[float, float]]:
-        """Run the copies of each stream on a thread of its own.
+        """Run the copies of each stream on a separate thread.
 
         Return two times for each stream: the end of its timed copies, and the end of all its copies.
         """

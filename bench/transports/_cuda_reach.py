@@ -1,8 +1,8 @@
 """Find the source and target of a copy.
 
 The source or target may be on this rank's GPU, on another GPU of this process, on a GPU of another process, or on the
-host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its allocation, and opens the
-handles of other ranks.
+host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its own allocation, and opens
+the handles that other ranks offer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROCESS = "--via process needs one process only"
 
 
 class CopyRefusal(Code):
-    """Why cuda_copy cannot run a step."""
+    """The reasons why the transport cuda_copy cannot run a step."""
 
     NO_PRODUCTS = "copy-no-products", "cuda_copy only copies: it has no matrix products"
     NO_MESSAGES = "copy-no-messages", "cuda_copy has only one-sided copies, no messages: use nccl or mpi_cuda"
@@ -60,7 +60,10 @@ class CopyRefusal(Code):
 
 
 def _process_numbers() -> str:
-    """Return the identity of this process's PID namespace, or an empty text if the kernel does not report it."""
+    """Return the identity of this process's PID namespace.
+
+    Return an empty text if the kernel does not report the namespace.
+    """
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -69,7 +72,7 @@ def _process_numbers() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's buffers, as sent to other ranks.
+    """The description of a rank's buffers that the rank sends to other ranks.
 
     `handle`: the handle of the rank's GPU allocation.
     `why_none`: why there is no handle.
@@ -97,14 +100,14 @@ def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
 
 
 class IpcMappings:
-    """Allocations of other ranks that this process has opened."""
+    """The allocations of other ranks that this process has opened."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Return None, or the reason if they cannot be opened."""
+        """Open the buffers of a rank. Return None, or the reason why the buffers cannot be opened."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -121,9 +124,9 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """Return the address in this process of some bytes in another rank's buffer.
+        """Return the address, in this process, of a range of bytes in another rank's buffer.
 
-        The rank's buffers must be open.
+        This process must have opened the rank's buffers.
         """
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
@@ -137,10 +140,10 @@ class IpcMappings:
 
 
 class Reach:
-    """The GPUs and memory of the other ranks, as this rank can access them."""
+    """Describes how this rank can access the GPUs and the memory of other ranks."""
 
     def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
-        """Gather which GPU each rank has."""
+        """Find out which GPU each rank has, on all ranks."""
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
@@ -154,7 +157,10 @@ class Reach:
         self._opened.close()
 
     def forget(self) -> None:
-        """Release this rank's buffers. Call this method only after all other ranks have closed their mappings."""
+        """Release this rank's buffers.
+
+        Call this method only after all other ranks have closed their mappings of these buffers.
+        """
         self._offered = None
 
     def reset(self) -> None:
@@ -180,7 +186,7 @@ class Reach:
     def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
         """Exchange the handles of all ranks' buffers. Open the buffers that this rank's copies use.
 
-        Return None, or the reason if a buffer cannot be opened.
+        Return the reason if a buffer cannot be opened. Otherwise, return None.
         """
         self._opened.close()
         mine = None
@@ -201,7 +207,10 @@ class Reach:
         return None
 
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Return why a kernel of this GPU cannot access another GPU of this process; None if it can access all GPUs."""
+        """Return why a kernel on this GPU cannot access a GPU that the steps' copies use.
+
+        Return None if the kernel can access all these GPUs.
+        """
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
@@ -211,7 +220,7 @@ class Reach:
         return None
 
     def is_staged(self, group: Group, buffers: CudaBuffers, copy: Copy) -> bool:
-        """Check whether a copy is between two GPUs of this process without peer access."""
+        """Check whether a copy goes between two GPUs of this process that have no peer access."""
         return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
     def end(
@@ -219,8 +228,8 @@ class Reach:
     ) -> End:
         """Return the source or target of a copy as (GPU, address).
 
-        For memory of another process, the GPU in the result is this rank's GPU. From the address, CUDA knows which GPU
-        owns the memory.
+        If the memory belongs to another process, the result names this rank's own GPU. From the address, CUDA knows
+        which GPU owns the memory.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -231,7 +240,10 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """Return the places of a copy's source and target. A source or target in another rank's buffers is left out."""
+        """Return where a copy's source and target are: the numbers of GPUs, or HOST.
+
+        The result omits a source or target that is in another rank's buffers.
+        """
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),
@@ -244,5 +256,5 @@ class Reach:
 
 
 def copies_of(steps: tuple[Step, ...]) -> list[Copy]:
-    """Return all copies of these steps."""
+    """Return all copies that these steps contain."""
     return [copy for step in steps if isinstance(step, CopyStep) for copy in step.copies]

@@ -1,6 +1,7 @@
 """Time single copies or batches of copies.
 
-The GPU's events time copies behind a gate. The host's clock times copies of pageable memory.
+For copies behind a gate, events on the GPU measure the times. For copies of pageable memory, the host's clock measures
+the times.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class CopyTimer:
         sync: Callable[[], None],
         barrier: Callable[[], None],
     ) -> None:
-        """`sync` waits for this rank's GPU and for all ranks. `barrier` waits only for all ranks."""
+        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits only for all ranks."""
         self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -45,7 +46,7 @@ class CopyTimer:
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time back-to-back copies (see Transport.time_batch).
 
-        The copies are issued in portions that fit in a queue.
+        The copies are issued in portions that are small enough for the GPU's queue.
         """
         order = _next_sets(compiled, num_calls)
         most = num_calls if self._clock == "host" else MOST_CALLS
@@ -59,8 +60,8 @@ class CopyTimer:
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
         """Time one portion of copies.
 
-        If there is a gate, the gate holds the copies until all of them are in the GPU's queue. Otherwise, the copies
-        start when all ranks are ready.
+        If there is a gate, the gate holds the copies until all of them are in the GPU's queue. Without a gate, the
+        copies start when all ranks are ready.
         """
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:
@@ -72,7 +73,10 @@ class CopyTimer:
         return self._timed(compiled, order)
 
     def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
-        """Issue the copies of the buffer sets in `order`, and return the times. A rank without copies returns 0."""
+        """Issue the copies of the buffer sets in `order`, and return their times.
+
+        If the rank has no copies, all times are 0.
+        """
         program = _program(compiled)
         if program is None:
             return CopyTimes()
@@ -87,7 +91,7 @@ class CopyTimer:
 
         If this rank is in a group but has no copies, its samples take 0 s. A rank in no group has no samples.
 
-        `samples`: the times of the portions of each sample. A sample has `num_calls` calls.
+        `samples`: for each sample, the times of its portions. Each sample consists of `num_calls` calls.
         """
         if compiled is None:
             return Timing((), "python")
@@ -120,7 +124,9 @@ def behind_gate(
     extra: Sequence[int] = (),
     limit_s: float | None = None,
 ) -> CopyTimes:
-    """Enqueue all copies, call `all_there`, then open the gate. No call may wait for the GPU before the gate opens.
+    """Enqueue all copies, call `all_there` to wait for the other ranks, and then open the gate.
+
+    No call may wait for the GPU before the gate opens, because the GPU's stream waits for the gate.
 
     Raises MeasurementError if the time limit opened the gate.
 
@@ -142,10 +148,11 @@ def behind_gate(
 
 
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
-    """Try a gate on copies between pinned memory and the GPU. Return the gate, or why it does not work.
+    """Test whether a gate works with copies between pinned memory and the GPU.
 
-    A driver may stage these copies, for example if the GPU's memory is encrypted. A gate does not work with such a
-    driver. The call that issues a copy would wait until the gate opens.
+    Return the gate, or the reason why the gate does not work. A driver may stage these copies, for example if the GPU's
+    memory is encrypted. A gate does not work with such a driver. With such a driver, the call that issues a copy would
+    not return until the gate opens.
 
     `make`: builds the copies.
     """
@@ -179,7 +186,7 @@ def _program(compiled: Compiled | None) -> CopyProgram | None:
 
 
 def _next_sets(compiled: Compiled | None, num_calls: int) -> list[int]:
-    """Return the buffer sets of the next calls, and mark them as used."""
+    """Return the buffer sets for the next calls, and advance `compiled.next_set` past these sets."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

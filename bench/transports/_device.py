@@ -4,8 +4,9 @@
     buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
     buffers.view("send", k)                        # the uint8 array of set k, for the library
 
-For a buffer in several places, such as partly on the host, write a subclass of `core/transport.Buffers`. Return the
-pieces of the buffer from `memory` and `guards`. Filling and comparing then work unchanged.
+A buffer that lies in several memories, such as partly on the host, needs its own subclass of `core/transport.Buffers`.
+The subclass returns the pieces of the buffer from `memory` and `guards`. The methods that fill and compare buffers then
+work without changes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _ALIGNMENT_BYTES = 256  # the alignment of cudaMalloc
 
 
 class TorchArrays(Arrays):
-    """Tensors on one device, on torch's current stream. `allocate`: another allocator of bytes than torch's own."""
+    """Tensors on one device, on torch's current stream.
+
+    `allocate`: a function that allocates bytes in place of torch's allocator.
+    """
 
     def __init__(self, torch: Any, device: Any, allocate: Callable[[int], Any] | None = None) -> None:
         super().__init__()
@@ -61,7 +65,7 @@ class TorchArrays(Arrays):
 
 
 class CupyArrays(Arrays):
-    """Arrays on the current device of CuPy, on its current stream."""
+    """Arrays on CuPy's current device, which CuPy's current stream writes and reads."""
 
     def __init__(self, cupy: Any) -> None:
         super().__init__()
@@ -106,7 +110,7 @@ def compares(cupy: Any) -> bool:
 
 
 class GuardedBlock:
-    """`num` buffers of `num_bytes` each in one allocation, with guard bytes around each buffer.
+    """One allocation that contains `num` buffers of `num_bytes` bytes each, with guard bytes around each buffer.
 
     Every page is written.
     """

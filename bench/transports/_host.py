@@ -1,4 +1,4 @@
-"""Allocate buffers in host memory. Time the calls of libraries that complete on the host."""
+"""Allocate buffers in host memory. Time calls of libraries whose operations complete on the host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ GUARD_BYTES = 64
 
 
 class HostBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block of memory.
+    """Buffer sets in one block of host memory. Each set has a send buffer and a receive buffer.
 
-    Every buffer begins at a multiple of `alignment_bytes`, which is a power of two of at least GUARD_BYTES. The whole
-    block is written before use. Unwritten pages all map to one zero page, which can make a loop up to twice as fast.
+    Every buffer begins at a multiple of `alignment_bytes`, which is a power of two of at least GUARD_BYTES. Every page
+    of the block is written before its first use. If pages were never written, they would all map to the same zero page,
+    and a loop could run up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -53,11 +54,14 @@ class HostBuffers(Buffers):
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Write a whole buffer of set `index`. The method is short, because it runs between two timed messages."""
+        """Write a whole buffer of set `index`.
+
+        The method does as little as possible, because it runs between two timed messages.
+        """
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
-        """Return a view of a buffer of set `index`."""
+        """Return a view of one buffer of set `index`."""
         return self.view(which, index)[begin : None if num_bytes is None else begin + num_bytes]
 
 
@@ -67,7 +71,10 @@ def room(num_bytes: int, alignment_bytes: int) -> int:
 
 
 def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
-    """Take one sample per call, with a synchronisation before each call. An idle rank (None) only synchronises."""
+    """Take one sample per call, with a synchronisation before each call.
+
+    If a rank is idle (`compiled` is None), it only takes part in the synchronisation.
+    """
     if compiled is None:
         for _ in range(num_calls):
             sync()

@@ -1,9 +1,10 @@
-"""Check whether this MPI library can use GPU memory. A separate process queries the library and tries it.
+"""Check whether this MPI library can use GPU memory.
 
-A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends
-only the separate process and no rank. A rank calls `check`, which runs this file as the separate process. This process
-is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
-result as a JSON line, so a crash does not lose earlier results.
+A separate process asks the library for CUDA support and tries to send and reduce GPU memory. A library without CUDA
+reads a GPU address as a host address, which usually causes a segmentation fault. The segmentation fault ends only the
+separate process, so all ranks keep running. Each rank that needs the check calls `check`, which runs this file as a
+separate process. The separate process is an MPI world of one rank. This rank sends device memory to itself, and reduces
+device memory. The process prints each result as a JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ _DOING = {
 class Checked:
     """The result of the check.
 
-    `problem`: why the library cannot use GPU memory, or None if it can.
+    `problem`: why the library cannot use GPU memory. It is None if there is no problem.
     `answer`: the library's own report.
     `denied`: whether this report says that the library cannot use GPU memory.
-    `library`: the library's name and version. The text is empty if the check failed before name and version were known.
+    `library`: the library's name and version. `library` is empty if the check failed before the name and the version
+        were known.
     """
 
     library: str
@@ -71,9 +73,9 @@ class Checked:
 
 
 def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Checked:
-    """Try the library on one GPU of this host.
+    """Test the library with one GPU of this host.
 
-    Call this before MPI_Init, because MPI processes should not start processes.
+    Call this function before MPI_Init, because an MPI process should not start other processes.
     """
     words = (sys.executable, "-m", "bench.transports._mpi_cuda_check", str(device))
     ended: int | None = None
@@ -107,14 +109,20 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a world of one rank. Settings of the site and of the user are kept."""
+    """Return the environment for a world of one rank.
+
+    The environment keeps the library settings of the site and of the user.
+    """
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """Return the error message. The message states the library, its own report, the failure, and what to do."""
+    """Return the error message.
+
+    The message states the library, the library's own report, the failure, and what to do.
+    """
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -135,7 +143,10 @@ def refusal(checked: Checked, env: Mapping[str, str]) -> str:
 
 
 def _open_mpi_was_built(env: Mapping[str, str]) -> str:
-    """Return whether Open MPI was built with CUDA, as ompi_info says: `true`, `false`, or empty if unknown."""
+    """Return whether Open MPI was built with CUDA, as the program ompi_info reports it:
+
+    `true`, `false`, or empty if unknown.
+    """
     prefix = env.get("OPAL_PREFIX")
     folders = [f"{prefix}/bin"] if prefix else []
     path = os.pathsep.join([*folders, str(Path(sys.executable).parent), env.get("PATH", "")])

@@ -1,6 +1,6 @@
 """Manage one rank's GPU and the buffers on this GPU through CuPy.
 
-Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
+Only CuPy's current stream is used. MPI does not know CUDA streams, so each write waits until the stream is idle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RESERVE_BYTES = 1 << 30  # reserved for the library and the driver
 
 
 class RankGpu:
-    """The GPU of this rank. The constructor makes it CuPy's current device."""
+    """The GPU of this rank. The constructor makes this GPU the current device of CuPy."""
 
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
         """Choose the GPU of the local rank, or the only visible GPU.
@@ -56,8 +56,8 @@ class RankGpu:
     def _compiles(self, rank: int) -> None:
         """Raise RefusedError if CuPy cannot compile a kernel for this GPU.
 
-        CuPy needs kernels to fill and compare memory. Without this check, the first row would fail if the compiler is
-        missing.
+        CuPy needs kernels to fill and compare memory. Without this check, a missing compiler would become visible only
+        as a failure of the first row.
         """
         try:
             Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
@@ -101,7 +101,7 @@ class RankGpu:
         return max(free - _RESERVE_BYTES, free // 2)
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache, or None if they are unknown."""
+        """Return the size of the GPU's L2 cache in bytes. Return None if the size is unknown."""
         return int(self._about.get("l2CacheSize", 0)) or None
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class RankGpu:
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
         """Return buffers on this GPU.
 
-        Raises MemoryError if the memory is too small or if the CUDA runtime reports an error.
+        Raises MemoryError if there is too little memory, or if the CUDA runtime reports another error.
         """
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
@@ -128,9 +128,9 @@ class RankGpu:
 
 
 class MpiCudaBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block on the GPU, with guard bytes around each buffer.
+    """Buffer sets in one block of GPU memory, with guard bytes around each buffer.
 
-    The constructor writes all bytes of the block.
+    Each set has a send buffer and a receive buffer. The constructor writes all bytes of the block.
     """
 
     def __init__(self, gpu: RankGpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
@@ -167,11 +167,11 @@ class MpiCudaBuffers(Buffers):
         return [Memory(self._gpu.arrays, self._block[begin:end]) for begin, end in ends]
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
-        """Write a whole buffer as the base class does, and wait until the bytes are written."""
+        """Write a whole buffer, and wait until the GPU has received the bytes."""
         super().write(which, index, data)
         self._gpu.finish()
 
     def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
-        """Fill a part of a buffer as the base class does, and wait until the bytes are written."""
+        """Fill a part of a buffer, and wait until the GPU has written the bytes."""
         super().fill(which, index, begin, num_bytes, content)
         self._gpu.finish()

@@ -1,9 +1,9 @@
 """Compare messages from device memory with messages that are staged through host memory, before the first row.
 
-The time of a message is half the time of a ping-pong. The shortest time of a few tries is used. A staged message is
-copied to pinned host memory, sent, and copied to the other device. If messages from device memory are not faster than
-staged messages, the library itself stages messages. If they are faster, the library may still stage messages in
-overlapping pieces.
+The time of a message is half the time of a ping-pong. Each time is the shortest of several measurements. A staged
+message is copied to pinned host memory, sent, and copied to the receiver's device memory. If messages from device
+memory are not faster than staged messages, the library itself stages messages. If messages from device memory are
+faster than staged messages, the library may still stage them, in overlapping pieces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GAIN = 0.9  # a time above this share of the staged time is no clear gain, beca
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """Return the rank to which rank 0 sends: the first rank on another host or, on a single host, rank 1.
+    """Return the rank with which rank 0 exchanges messages: the first rank on another host, or rank 1 on a single host.
 
     Return None if there is only one rank.
     """

@@ -1,8 +1,8 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
-The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
-Python passes the addresses of MPI functions to the loop. These functions are from the library that mpi4py loaded.
-Without a compiler, transports/mpi.py uses a Python loop.
+The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once and kept in the user's cache. Python
+passes the addresses of the MPI functions that the loop calls. These MPI functions belong to the MPI library that mpi4py
+has loaded. Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ def build() -> tuple[Path | None, str]:
 
 @dataclass(slots=True)
 class LoopProgram:
-    """The steps of all buffer sets, one set after the other, in the form that the loop reads.
+    """The steps of all buffer sets in one array, which the compiled loop reads. The steps of each set are adjacent.
 
-    `keep`: objects that must exist as long as the steps, because the steps contain their addresses.
+    `keep`: Python objects whose addresses the steps contain. These Python objects must exist as long as the steps
+        exist.
     """
 
     steps: Any
@@ -83,10 +84,11 @@ class Loop:
     """The compiled loop over one MPI library."""
 
     def __init__(self, path: Path, mpi: Any, by_wtime: bool = False) -> None:
-        """Load the loop. Raises OSError if the file is not a library for this machine.
+        """Load the loop. Raises OSError if the file is not a library for this machine's architecture.
 
         `mpi`: mpi4py's module.
-        `by_wtime`: whether MPI_Wtime times the calls, as in OSU's programs. Otherwise, clock_gettime does.
+        `by_wtime`: whether MPI_Wtime times the calls, as in OSU's programs. If `by_wtime` is false, clock_gettime times
+            the calls.
         """
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))
@@ -112,7 +114,8 @@ class Loop:
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
         """Return one step.
 
-        `type`, `op` and `comm` are mpi4py objects. Buffers are addresses, counts are elements per block.
+        `type`, `op` and `comm` are mpi4py objects. Buffers are given as addresses. Counts are numbers of elements per
+        block.
         """
         handles = {
             name: self._mpi._handleof(each)
@@ -124,11 +127,11 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Return memory into which MPI writes statuses. linkbench does not read these statuses."""
+        """Return memory for the statuses that MPI calls write. The statuses are never read."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
-        """Return an array of the handles of mpi4py's requests."""
+        """Return an array with the handles of mpi4py's requests."""
         return (self._handle * len(requests))(*(self._mpi._handleof(request) for request in requests))
 
     def program(self, sets: Sequence[Sequence[LoopStep]], keep: list[Any]) -> LoopProgram:
@@ -137,7 +140,10 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """Return one callable per buffer set. Each runs its set's steps once, in the C code that also times them."""
+        """Return one callable per buffer set.
+
+        Each callable runs the steps of its buffer set once, in the same C code that times the steps.
+        """
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -147,7 +153,7 @@ class Loop:
         return [call(index) for index in range(program.num_sets)]
 
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int = 0) -> Timing:
-        """Time isolated calls after `num_lead` untimed calls.
+        """Time isolated calls, after `num_lead` untimed calls.
 
         If buffer sets must be refilled between calls, Python starts the compiled loop separately for each sample.
         """
@@ -185,9 +191,9 @@ class Loop:
     ) -> tuple[float, ...]:
         """Return the seconds of `num_times` samples.
 
-        The function sets `next_set` to the buffer set after the set of the last call.
+        After the call, `next_set` is the buffer set that follows the last used set.
 
-        `counts`: the numbers of calls, as arguments of the loop's function.
+        `counts`: how many calls the loop's function makes. The function of the loop gets these numbers as arguments.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()

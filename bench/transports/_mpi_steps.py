@@ -2,8 +2,8 @@
 
 mpi4py or the compiled loop makes these calls.
 
-An exchange becomes persistent requests. A single message becomes a blocking call. Data of types that MPI lacks are
-moved as bytes.
+Each exchange of several messages becomes persistent requests. A single message becomes a blocking call. Data of types
+that MPI lacks are moved as bytes.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers that MPI uses without a copy.
+    """Buffers that MPI can read and write directly.
 
-    `view` is for mpi4py, and `address` is for the compiled loop.
+    mpi4py uses the method `view`, and the compiled loop uses the method `address`.
     """
 
     num_sets: int
@@ -55,7 +55,7 @@ class Addressed(Protocol):
 
 
 class Builder:
-    """Builds the calls of one group's steps, for mpi4py or for the compiled loop."""
+    """Builds MPI calls from the steps of one group, either as mpi4py calls or for the compiled loop."""
 
     def __init__(
         self, mpi: Any, world: Any, comm: Any, group: Group, buffers: Addressed, reduction: Reduction, in_place: bool
@@ -70,11 +70,11 @@ class Builder:
         self._op = getattr(mpi, OPS[reduction.reduce_op]) if reduction.reduce_op in OPS else None
 
     def calls(self, steps: Sequence[Step]) -> list[Callable[[], Any]]:
-        """Return one callable for each buffer set, through mpi4py."""
+        """For each buffer set, return a function that makes the calls through mpi4py."""
         return [chain([self._call(step, index) for step in steps]) for index in range(self._buffers.num_sets)]
 
     def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
-        """Return the calls of all buffer sets, for the compiled loop."""
+        """For each buffer set, return the calls in the form that the compiled loop reads."""
         keep: list[Any] = [self._buffers]
         sets = [[self._native(step, index, loop, keep) for step in steps] for index in range(self._buffers.num_sets)]
         return loop.program(sets, keep)
@@ -93,7 +93,7 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Return [memory, type]. mpi4py derives the number of elements (in total or per block) from this list."""
+        """Return [memory, type], from which mpi4py computes the number of elements."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
@@ -143,7 +143,7 @@ class Builder:
         return self._typed(memory[message.offset_bytes : message.offset_bytes + message.num_bytes])
 
     def _posted(self, step: Exchange, send_memory: Any, recv_memory: Any) -> list[Any]:
-        """Return persistent requests. Receives come first, so that each message finds a posted receive."""
+        """Return persistent requests. Receives are posted before sends, so that each message finds a posted receive."""
         world, ranks = self._world, self._ranks
         requests = [world.Recv_init(self._part(recv_memory, m), ranks[m.peer]) for m in step.recvs]
         requests += [world.Send_init(self._part(send_memory, m), ranks[m.peer]) for m in step.sends]

@@ -2,9 +2,9 @@
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
-call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot change the setting at run
-time. If `--require` needs TUNING lines with such a version, linkbench enables these lines for all calls and adds a
-note.
+call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot enable or disable TUNING
+lines at run time. If `--require` needs TUNING lines with such a version, linkbench enables these lines for all calls
+and adds a note.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INFO, _WARN = "NCCL INFO ", "NCCL WARN "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """NCCL's choice for one call, in lower case, and the line of output that reports it."""
+    """The algorithm and protocol that NCCL chose for one call, and the line of NCCL's output that reports them."""
 
     algorithm: str
     protocol: str
@@ -48,7 +48,8 @@ class Choice:
 class NcclReport:
     """The contents of NCCL's output, for one or several ranks. A value is None or empty if NCCL did not report it.
 
-    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output.
+    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with the line of NCCL's output that names
+        it.
     `selected`: the network that NCCL would use between nodes.
     `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
     `choices`: what NCCL chose for calls.
@@ -92,7 +93,7 @@ class NcclReport:
             self.nvls_channels = self.nvls_channels or 0
 
     def _connected(self, path: str, line: str) -> None:
-        """Record the path to a peer, such as `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
+        """Record how this rank reaches a peer, for example `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
         if net := _NET_PATH.match(path):
             self.networks.setdefault(self._network(net["name"]), line)
             self.gpudirect = bool(self.gpudirect) or net["rdma"] is not None
@@ -103,7 +104,7 @@ class NcclReport:
     def _network(self, name: str) -> str:
         """Return the name of the network in use.
 
-        libfabric supports several networks. For libfabric, return the name of its provider.
+        libfabric runs over several networks. If NCCL uses libfabric, return the name of libfabric's provider.
         """
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
@@ -126,7 +127,10 @@ class NcclReport:
 
 
 def merge(reports: Iterable[NcclReport]) -> NcclReport:
-    """Merge the reports of all ranks, given in rank order. Only some ranks of a node use a network."""
+    """Merge the reports of all ranks into one report. `reports` is in rank order.
+
+    The reports differ, because only some ranks of a node use a network.
+    """
     whole = NcclReport()
     for rank, one in enumerate(reports):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
@@ -142,14 +146,14 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output. The output is in a private file unless the user directs it elsewhere.
+    """This process's NCCL output.
 
-    linkbench does not change variables that the user has set. linkbench sets other variables only while NCCL reads its
-    variables.
+    If the user has not directed NCCL's output to a file or stream, the output is in a private file. Environment
+    variables that the user has set never change. Other variables of NCCL are set only until NCCL has read them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
-        """Set NCCL's variables. Call this before NCCL is initialised.
+        """Set NCCL's variables. Call this constructor before NCCL is initialised.
 
         `every_call`: whether NCCL prints TUNING lines at every call (see the module).
         """
@@ -178,11 +182,11 @@ class Debug:
 
     @property
     def can_switch(self) -> bool:
-        """Whether linkbench may choose which lines NCCL prints."""
+        """Whether linkbench may select the lines that NCCL prints, and can change the selection at run time."""
         return self._own is not None and not self.every_call and self._given_subsys is None
 
     def opened(self) -> None:
-        """Restore the variables after NCCL was initialised, because NCCL has read them."""
+        """Restore the environment variables after NCCL has been initialised and has read them."""
         if self._own is not None:
             for name in _VARIABLES:
                 self._environ.pop(name, None)
@@ -203,9 +207,10 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call. Return NCCL's choice for this call, or None if NCCL does not report the choice.
+        """Run an untimed call. Return the choice that NCCL made for this call.
 
-        A second call switches the lines off again before anything is timed.
+        Return None if NCCL does not report its choice. Afterwards, another untimed call lets NCCL read the setting that
+        disables the TUNING lines again.
 
         `reset`: ncclResetDebugInit, on all ranks or on no rank. After this call, NCCL reads its variables again before
             it prints the next line.
@@ -247,10 +252,11 @@ def _expanded(name: str) -> str:
 
 
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """Return a text about the first condition of `--require` that is not met or cannot be checked.
+    """Find the first condition of `--require` that NCCL does not meet, or that cannot be checked.
 
-    The text states what NCCL reported. Return None if all conditions are met. With `seen`, only the condition on the
-    `network` is checked. Without `seen`, `algorithm` and `protocol` are compared with `choice`.
+    Return a text about this condition. The text states what NCCL reported. Return None if all conditions are met. If
+    `seen` is given, the function checks only the condition on `network`. If `seen` is None, the function compares the
+    conditions on `algorithm` and `protocol` with `choice`.
     """
     for name, value in required:
         if name == "network" and seen is not None:

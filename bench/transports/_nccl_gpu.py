@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. CUDA: the build supports neither CUDA nor HIP."""
+    """What a build of torch lacks. The value CUDA means that the build supports neither CUDA nor HIP."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -55,7 +55,7 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """Return what this torch lacks, or None if it has CUDA and NCCL, or HIP and RCCL."""
+    """Return what this build of torch lacks. Return None if it has CUDA and NCCL, or HIP and RCCL."""
     if torch.version.cuda is None and not is_hip(torch):
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -63,19 +63,25 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def is_hip(torch: Any) -> bool:
-    """Check whether this torch is built for AMD GPUs. In such a build, `cuda` means HIP, and NCCL is RCCL."""
+    """Check whether this torch is built for AMD GPUs.
+
+    In such a build of torch, the module `torch.cuda` uses HIP, and the library behind `nccl` is RCCL.
+    """
     return getattr(torch.version, "hip", None) is not None
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether an environment variable selects this rank's GPUs. If so, other ranks may see other GPUs."""
+    """Check whether an environment variable selects this rank's GPUs.
+
+    With such a variable, each rank may see different GPUs.
+    """
     return any(name in environ for name in _VISIBLE)
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
     """Check whether the launcher gave each rank separate GPUs.
 
-    Later, when all ranks meet, they check that no two ranks have the same GPU.
+    When all ranks meet later, they check that no two ranks have the same GPU.
     """
     return any(environ.get(name) for name in _VISIBLE)
 
@@ -112,7 +118,10 @@ def _driver_error(torch: Any) -> str:
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Return None, or the reason if this fails."""
+    """Make a GPU the current device, and write to the GPU's memory.
+
+    Return None if the GPU works, or the reason why it does not work.
+    """
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
@@ -124,7 +133,10 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the NCCL or RCCL library that torch has loaded, or None if it is linked into torch."""
+    """Return the NCCL or RCCL library that torch has loaded.
+
+    Return None if this library is a part of torch's own binaries.
+    """
     for name in (LIBRARY, AMD_LIBRARY):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -134,7 +146,7 @@ def loaded() -> ctypes.CDLL | None:
 def version(torch: Any, library: Any) -> tuple[int, ...]:
     """Return the version of the loaded NCCL.
 
-    torch itself reports only the version with which it was built. The loaded version may be newer.
+    torch itself reports only the version with which it was built. The version that is loaded may be newer.
     """
     number = ctypes.c_int(0)
     try:
@@ -165,16 +177,17 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 def reserve_bytes(total_bytes: int) -> int:
     """Return the bytes of GPU memory to reserve for NCCL and the driver.
 
-    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. linkbench adds 1 GiB.
+    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s. The time of a first pair of copies determines their number.
+    """Copy between this GPU and its host for 0.2 s.
 
-    Return when all copies are enqueued. torch keeps the memory until the copies end. Do nothing if there is not enough
-    memory for the copies.
+    The duration of a first pair of copies determines how many copies follow. The function returns when all copies are
+    enqueued. The allocator of torch keeps the memory until the copies end. Do nothing if there is not enough memory for
+    the copies.
     """
     try:
         host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -39,7 +39,10 @@ REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 @dataclass(frozen=True, slots=True)
 class _Vendor:
-    """A vendor's names for its libraries and functions. `packages`: Python packages with the libraries."""
+    """The names of libraries and functions of one vendor.
+
+    `packages`: the Python packages that contain the libraries.
+    """
 
     prefix: str
     runtimes: tuple[str, ...]
@@ -67,7 +70,10 @@ class RuntimeFailure(RuntimeError):
 
 
 class NcclFailure(RuntimeError):
-    """A call of NCCL failed. `of_peer`: whether NCCL reports that another rank, or the connection to a rank, failed."""
+    """A call of NCCL failed.
+
+    `of_peer`: whether NCCL reports that another rank failed, or that the connection to another rank failed.
+    """
 
     def __init__(self, words: str, of_peer: bool = False) -> None:
         super().__init__(words)
@@ -75,13 +81,13 @@ class NcclFailure(RuntimeError):
 
 
 class UniqueId(ctypes.Structure):
-    """`ncclUniqueId`, which is passed by value."""
+    """The C structure `ncclUniqueId`, which C functions receive by value."""
 
     _fields_ = (("internal", ctypes.c_char * ID_BYTES),)
 
 
 class Runtime:
-    """The CUDA or HIP runtime. Its methods raise RuntimeFailure."""
+    """The CUDA or HIP runtime. If a call fails, the methods raise RuntimeFailure."""
 
     def __init__(self, library: Any, prefix: str) -> None:
         self._library, self._prefix = library, prefix
@@ -89,11 +95,11 @@ class Runtime:
         self.function("GetErrorString").restype = ctypes.c_char_p
 
     def function(self, name: str) -> Any:
-        """Return a function by its name without the prefix. Raises AttributeError."""
+        """Return a function of the runtime by its name without the prefix `cuda` or `hip`. Raises AttributeError."""
         return getattr(self._library, self._prefix + name)
 
     def failure(self, status: int) -> RuntimeFailure:
-        """Return the error with this number."""
+        """Return the exception for an error number of the runtime."""
         words = self.function("GetErrorString")(status) or b"unknown error"
         return RuntimeFailure(status, f"{self._prefix} error {status}: {words.decode(errors='replace')}")
 
@@ -116,7 +122,7 @@ class Runtime:
         return self._number("GetDevice")
 
     def setDevice(self, device: int) -> None:
-        """Make a GPU the current GPU of this thread."""
+        """Make a GPU the current device of this thread."""
         self._call("SetDevice", ctypes.c_int(device))
 
     def malloc(self, num_bytes: int) -> int:
@@ -130,11 +136,11 @@ class Runtime:
         self._call("Free", ctypes.c_void_p(pointer))
 
     def memcpy(self, target: int, source: int, num_bytes: int, kind: int) -> None:
-        """Copy. `kind`: 1 to the GPU, 2 to the host."""
+        """Copy memory. `kind`: 1 for a copy to the GPU, 2 for a copy to the host."""
         self._call("Memcpy", ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), kind)
 
     def deviceSynchronize(self) -> None:
-        """Wait for all work of the current GPU."""
+        """Wait until the current GPU has done all its work."""
         self._call("DeviceSynchronize")
 
     def memGetInfo(self) -> tuple[int, int]:
@@ -164,7 +170,10 @@ class Runtime:
         self._call("EventDestroy", ctypes.c_void_p(event))
 
     def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """Return a graph of the work that `enqueue` puts on a stream. The graph is ready for launch."""
+        """Capture the work that `enqueue` puts on a stream, and return this work as a graph.
+
+        The graph is ready for launch.
+        """
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
         try:
@@ -176,7 +185,7 @@ class Runtime:
         return int(executable.value or 0)
 
     def free_graph(self, executable: int) -> None:
-        """Destroy a graph of `captured`."""
+        """Destroy a graph that `captured` returned."""
         self._call("GraphExecDestroy", ctypes.c_void_p(executable))
 
     def attribute(self, number: int, device: int) -> int:
@@ -200,7 +209,10 @@ class Runtime:
         return room.value.decode(errors="replace").lower()
 
     def name(self, device: int) -> str:
-        """Return a GPU's name. In every version, the name is the first field of the GPU's properties."""
+        """Return a GPU's name.
+
+        In all versions of the runtime, the name is the first field of the properties structure.
+        """
         room = ctypes.create_string_buffer(_PROPERTIES_BYTES)
         for version in ("_v2", "R0600", ""):
             try:
@@ -220,7 +232,7 @@ class Runtime:
 
 
 class NcclLibrary:
-    """NCCL or RCCL. Its methods raise NcclFailure."""
+    """NCCL or RCCL. If a call fails, the methods raise NcclFailure."""
 
     def __init__(self, library: Any, path: str) -> None:
         self._library, self.path = library, path
@@ -232,13 +244,13 @@ class NcclLibrary:
         return int(ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0)
 
     def version(self) -> tuple[int, ...]:
-        """Return the version: (2, 30, 7)."""
+        """Return NCCL's version as numbers, such as (2, 30, 7)."""
         number = ctypes.c_int(0)
         self._check(self._library.ncclGetVersion(ctypes.byref(number)))
         return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
     def new_id(self) -> bytes:
-        """Return an id. Ranks that use the same id make a communicator together."""
+        """Return an id. Ranks that use the same id together make one communicator."""
         made = UniqueId()
         self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
         return bytes(memoryview(made))
@@ -246,7 +258,7 @@ class NcclLibrary:
     def init(self, num_ranks: int, unique_id: bytes, rank: int, config: ctypes.Structure | None = None) -> int:
         """Make a communicator, together with the other ranks.
 
-        `config`: see _nccl_options, or None for NCCL's defaults.
+        `config`: a structure from _nccl_options, or None for NCCL's defaults.
         """
         comm = ctypes.c_void_p()
         given = ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank
@@ -257,7 +269,7 @@ class NcclLibrary:
         return int(comm.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that older versions lack. Raises NcclFailure if the function fails or is missing."""
+        """Call a function of NCCL that older versions lack. Raises NcclFailure if the function fails or is missing."""
         function = getattr(self._library, name, None)
         if function is None:
             raise NcclFailure(f"this NCCL has no {name}")
@@ -268,11 +280,11 @@ class NcclLibrary:
         self._check(self._library.ncclCommDestroy(ctypes.c_void_p(comm)))
 
     def abort(self, comm: int) -> None:
-        """Free a communicator without the other ranks, and end its calls."""
+        """Free a communicator without the other ranks, and cancel the calls that still use it."""
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's text for an error, and NCCL's last warning if this version reports it."""
+        """Return NCCL's text for an error. If this version of NCCL reports its last warning, add the warning."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:
@@ -287,7 +299,7 @@ class NcclLibrary:
 
 
 def load() -> tuple[Runtime, NcclLibrary]:
-    """Load NVIDIA's runtime and NCCL. If these are not installed, load AMD's libraries.
+    """Load the CUDA runtime and NCCL. If NVIDIA's libraries are not installed, load HIP and RCCL.
 
     The search order is: a library that this process has already loaded, LD_LIBRARY_PATH, the Python package, the
     system. Raises NotInstalledError if the libraries are missing.
@@ -308,7 +320,7 @@ def load() -> tuple[Runtime, NcclLibrary]:
 
 
 def _first(names: Sequence[str], packages: Sequence[str]) -> tuple[Any, str]:
-    """Return the first of these libraries that can be loaded, and where it was found. Raises OSError."""
+    """Return the first library of the list that can be loaded, and where the library was found. Raises OSError."""
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), name

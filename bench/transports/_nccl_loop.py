@@ -41,7 +41,7 @@ _OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
 
 
 class NcclStep(ctypes.Structure):
-    """`struct step` of _nccl_loop.c."""
+    """The C structure `struct step` of _nccl_loop.c."""
 
     _fields_ = (
         ("operation", ctypes.c_int64),
@@ -87,12 +87,14 @@ class _Program(ctypes.Structure):
 
 @dataclass(slots=True)
 class NcclProgram:
-    """The steps of all buffer sets, one set after the other, in the form that the loop reads.
+    """The steps of all buffer sets in one array, which the compiled loop reads. The steps of each set are adjacent.
 
     `steps`: the array of steps.
-    `aggregate`: the number of operations in one program.
-    `rehearses`: whether one untimed call precedes many timed calls. All ranks of a group must have the same value.
-    `graphs`: the CUDA graph for each pair (first buffer set, number of calls), or None if the program uses no graphs.
+    `aggregate`: the number of operations in one group call of the program.
+    `rehearses`: whether one untimed call precedes the timed calls of a long batch. All ranks of a group must have the
+        same value.
+    `graphs`: the captured CUDA graph for each pair (first buffer set, number of calls). None means that the program
+        uses no graphs.
     """
 
     steps: Any
@@ -104,7 +106,7 @@ class NcclProgram:
     native: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the structure for the loop."""
+        """Make the C structure that the loop reads."""
         self.native = _Program(ctypes.addressof(self.steps), self.num_steps, self.num_sets, None)
 
 
@@ -154,14 +156,14 @@ class NcclLoop:
     def start_by(self, comm: int, tiny: NcclProgram, meeting: mmap.mmap | None, num_local: int) -> None:
         """Set how ranks start a sample together.
 
-        `comm`: the communicator of the world.
-        `tiny`: a program of one small collective of the world.
-        `meeting`: memory that all `num_local` ranks share, if they are on one host.
+        `comm`: the communicator of all ranks.
+        `tiny`: a program with one small collective among all ranks.
+        `meeting`: memory that all `num_local` ranks share. `meeting` is None if the ranks are on several hosts.
         """
         self._device.comm, self._tiny, self._meeting, self._num_local = comm, tiny, meeting, num_local
 
     def step(self, operation: str, **values: int) -> NcclStep:
-        """Return one step. Buffers are addresses, `count` is in elements."""
+        """Return one step. The values `send` and `recv` are addresses, and `count` is a number of elements."""
         return NcclStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
 
     def program(
@@ -173,9 +175,10 @@ class NcclLoop:
     ) -> NcclProgram:
         """Return the steps of every buffer set as one array.
 
-        `aggregate`: the number of sets whose steps form one group call.
-        `with_graphs`: whether the calls of a sample are captured once and replayed.
-        `changes_input`: whether a call overwrites the data that it reads, so each set must be refilled after its call.
+        `aggregate`: how many buffer sets' steps form one group call.
+        `with_graphs`: whether a CUDA graph captures the calls of a sample once, and replays them in each sample.
+        `changes_input`: whether a call overwrites its input data. If so, each buffer set must be refilled after its
+            call.
         """
         if aggregate > 1:
             grouped = []
@@ -189,16 +192,19 @@ class NcclLoop:
         return NcclProgram(array, len(sets[0]), len(sets), aggregate, rehearses, {} if with_graphs else None)
 
     def release(self, program: NcclProgram) -> None:
-        """Destroy the graphs of a program, before the communicators that they use."""
+        """Destroy the graphs of a program.
+
+        Call this method before the communicators that the graphs use are destroyed.
+        """
         for graph in (program.graphs or {}).values():
             self._runtime.free_graph(graph)
         if program.graphs:
             program.graphs.clear()
 
     def _graph(self, program: NcclProgram, first: int, num_calls: int) -> int | None:
-        """Return the graph of the calls of a sample.
+        """Return the CUDA graph of a sample's calls.
 
-        Capture the graph at the first call. Return None for a program without graphs.
+        If the graph does not exist yet, capture it. Return None for a program without graphs.
         """
         if program.graphs is None or program.num_steps == 0:
             return None
@@ -214,7 +220,7 @@ class NcclLoop:
     def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
         """Return one callable per buffer set.
 
-        A call runs the set's steps and waits until the GPU has completed them.
+        A call runs the steps of one buffer set, and waits until the GPU has completed the steps.
         """
         step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
         start = ctypes.addressof(program.steps)
@@ -256,14 +262,14 @@ class NcclLoop:
         return Timing(seconds, loop, host_s, enqueue_s, tuple((sample[3],) for sample in taken))
 
     def _rehearsed(self, compiled: Compiled, num_calls: int) -> int:
-        """Return the buffer set of an untimed call before `num_calls` timed calls, or _NO_SET if there is no such call.
+        """Return the buffer set for the untimed call that precedes `num_calls` timed calls.
 
-        The untimed call warms the caches, and uses the set of the previous call. There is no untimed call for graphs
-        and for programs that change their input. A batch with few calls has no untimed call. Each of its calls takes so
-        long that the caches do not matter.
+        Return _NO_SET if there is no untimed call. The untimed call warms the caches. The untimed call uses the buffer
+        set of the previous call. There is no untimed call for programs that use graphs or change their input. A batch
+        with few calls also has no untimed call, because each call takes so long that the caches do not matter.
 
-        The result must be the same on all ranks that exchange data. It depends only on the case, on `num_calls` (which
-        rank 0 broadcasts), and on whether this rank has steps.
+        Ranks that exchange data must all get the same result. The result depends only on the case, on `num_calls`
+        (which rank 0 broadcasts), and on whether this rank has steps.
         """
         program: NcclProgram = compiled.native
         if not program.rehearses or not program.num_steps or num_calls < _LEAD:

@@ -1,4 +1,4 @@
-"""Options of NCCL beyond a plain call: NCCL's own memory, registered buffers, and limits on CTAs."""
+"""Provide NCCL's options for buffers and communicators: NCCL's own memory, registered buffers, and limits on CTAs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 
 
 class NcclOption(Code):
-    """Why nccl_direct cannot run a step with the options of the case."""
+    """The reasons why nccl_direct cannot run a step with the options of the case."""
 
     TOO_OLD = "nccl-option-version", "{option} needs NCCL {wanted}; this is {found}"
     GROUPED_IN_PLACE = "nccl-aggregate-in-place", "calls in one group would reduce the same buffer: omit --in-place 1"
@@ -29,7 +29,7 @@ class NcclOption(Code):
 
 
 class CommConfig(ctypes.Structure):
-    """`ncclConfig_t` as of NCCL 2.27. Newer versions recognise this older structure by its size."""
+    """`ncclConfig_t` as of NCCL 2.27. Newer versions of NCCL recognise the structure of version 2.27 by its size."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -50,7 +50,7 @@ class CommConfig(ctypes.Structure):
 
 
 def config_of(case: Case) -> CommConfig | None:
-    """Return the configuration of communicators that a case requests, or None for NCCL's defaults."""
+    """Return the configuration that a case requests for communicators. Return None for NCCL's defaults."""
     if not case.ctas and not case.cta_policy:
         return None
     whole = {name: _UNSET for name, kind in CommConfig._fields_ if kind is ctypes.c_int}
@@ -63,7 +63,7 @@ def config_of(case: Case) -> CommConfig | None:
 
 
 def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) -> Skip | None:
-    """Return why this NCCL cannot run a step with the options of a case, or None if it can run the step."""
+    """Return why this NCCL cannot run a step with the options of a case. Return None if NCCL can run the step."""
     asked = {"--ctas": case.ctas, "--cta-policy": case.cta_policy, "--register symmetric": case.register == "symmetric"}
     for option, value in asked.items():
         if value and version < CONFIG_SINCE:
@@ -78,7 +78,7 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 
 
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
-    """Register memory with a communicator. Return a function that unregisters the memory.
+    """Register memory with a communicator. Return a function that ends the registration.
 
     Raises NcclFailure.
 
@@ -95,7 +95,7 @@ def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: 
 
 
 class NcclMemory:
-    """NCCL's own allocator, with the methods of a runtime that `_cuda_memory.DeviceBlock` needs."""
+    """Replaces the runtime in `_cuda_memory.DeviceBlock`, and allocates memory with NCCL's own allocator."""
 
     def __init__(self, runtime: Any, nccl: NcclLibrary) -> None:
         self._runtime, self._nccl = runtime, nccl

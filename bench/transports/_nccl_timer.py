@@ -65,15 +65,15 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
-    A batch with at least as many calls as sets starts at set 0. A shorter batch starts where the last batch ended, or
-    at set 0 if too few sets remain. This rule limits the number of graphs to capture, but batches still use more than
-    half of the sets.
+    A batch with at least as many calls as sets starts at set 0. A batch with fewer calls than sets starts at the set
+    after the previous batch. If too few sets remain after the previous batch, the batch starts at set 0. This rule
+    limits the number of graphs to capture. Batches nevertheless use more than half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 
 
 class Graphs:
-    """The CUDA graphs of one compiled program, by first set and number of calls.
+    """The CUDA graphs of one compiled program. The key of a graph is its first buffer set and its number of calls.
 
     All ranks of the group run the same batches, so they capture the same graphs at the same time.
     """
@@ -84,9 +84,9 @@ class Graphs:
         self._stream: Any = None
 
     def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
-        """Return a function that launches the calls from set `start` on.
+        """Return a function that launches `num_calls` calls, beginning with set `start`.
 
-        A new graph is first captured, uploaded and run once.
+        When a graph is new, the graph is first captured, uploaded and run once.
 
         Raises RuntimeError if a call cannot be captured.
         """
@@ -118,7 +118,7 @@ class Graphs:
         return graph
 
     def release(self) -> None:
-        """Release the graphs, before the communicators that they use."""
+        """Release the graphs. Call this method before the communicators that the graphs use are freed."""
         for graph in self._made.values():
             graph.reset()
         self._made.clear()

@@ -1,4 +1,4 @@
-"""The element types and reductions that NCCL supports, and how data of other types are moved."""
+"""Define which element types and reductions NCCL supports, and how data of other types are moved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class NcclRefusal(Code):
 
 
 def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capability: tuple[int, ...]) -> Skip | None:
-    """Return why NCCL's documentation excludes this reduction on this GPU, or None if NCCL can run it."""
+    """Return why NCCL's documentation excludes this reduction on this GPU.
+
+    Return None if NCCL can run the reduction.
+    """
     if reduction.reduce_op not in _OPS:
         return Skip.of(NcclRefusal.NO_REDUCTION, reduce_op=reduction.reduce_op)
     if reduction.dtype in _FLOAT8:
@@ -47,7 +50,10 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 
 
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
-    """Return the reduction to use. If the steps only move data, an unsupported type becomes bytes."""
+    """Return the reduction to use.
+
+    If the steps only move data, elements of an unsupported type are moved as bytes.
+    """
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction
     return Reduction("uint8", reduction.reduce_op)

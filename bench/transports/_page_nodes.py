@@ -15,8 +15,8 @@ _MOST_PAGES = 1024
 def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
     """Count the pages of this memory on each NUMA node. At most 1,024 evenly spaced pages are examined.
 
-    Pages without a node are left out: pages that were never touched, and pages of a device. The result is empty if the
-    kernel does not report nodes.
+    Pages without a node are not counted. These are pages that were never written, and pages of a device. The result is
+    empty if the kernel does not report nodes.
     """
     number = _MOVE_PAGES.get(platform.machine())
     if number is None or num_bytes <= 0:
@@ -35,7 +35,10 @@ def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
 
 
 def words(found: Mapping[int, int], wanted: int | None) -> str:
-    """Return the nodes as text for a header. `wanted`: the node of the GPU, or None if unknown."""
+    """Describe the NUMA nodes in a text for the results file's header.
+
+    `wanted`: the node of the GPU, or None if unknown.
+    """
     if not found:
         return "on an unknown NUMA node (the kernel does not say)"
     total = sum(found.values())

@@ -14,10 +14,13 @@ from bench.transports import _torch
 
 
 class TorchProfile:
-    """torch's profiler, including the sizes of collectives. The profiler writes one file for each rank."""
+    """Records with torch's profiler. The trace includes the sizes of collectives.
+
+    The profiler writes one file for each rank.
+    """
 
     def __init__(self, file: Path) -> None:
-        """Start to record. Raises NotInstalledError without torch."""
+        """Start to record. Raises NotInstalledError if torch is not installed."""
         self._profiler = _torch.load_torch().profiler
         self._file = file
         self._recording = self._profiler.profile(record_shapes=True)
@@ -36,9 +39,10 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges for nsys. The package nvtx marks the ranges. If nvtx is missing, torch marks them on a GPU.
+    """Ranges for nsys. The package nvtx marks the ranges.
 
-    Without both libraries, no ranges are marked.
+    If nvtx is missing, torch marks the ranges on hosts with a GPU. If nvtx is missing and there is no GPU, no ranges
+    are marked.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Allocate memory that all ranks of one host share.
 
-The memory is a file that each rank maps. When all ranks have mapped the file, its name is removed.
+The memory is a file that each rank maps. When all ranks have mapped the file, the file's name is removed from the file
+system.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _FOLDER = Path("/dev/shm")  # in memory; the usual folder of temporary files may
 def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap | None:
     """Return memory of `num_bytes` zeros that the ranks of this host share.
 
-    All ranks call this function. If some rank cannot map the memory of its host, every rank of every host gets None.
+    All ranks call this function. If any rank cannot map its host's memory, the result is None on all ranks of all
+    hosts.
     """
     name = ""
     if place.local_rank == 0:
@@ -55,11 +57,11 @@ def mapped(name: str, num_bytes: int) -> mmap.mmap:
 
 
 def forget(name: str) -> None:
-    """Remove the file's name. Processes that mapped the file keep the memory."""
+    """Remove the file's name. The processes that have mapped the file keep the memory."""
     with contextlib.suppress(OSError):
         Path(name).unlink()
 
 
 def address(memory: mmap.mmap) -> int:
-    """Return the address of mapped memory in this process."""
+    """Return the address at which this process has mapped the memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))

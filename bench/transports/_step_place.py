@@ -1,7 +1,8 @@
-"""The place where a rank trains: host memory, or the rank's GPU.
+"""Provide the two places where a rank may train: host memory, or the rank's GPU.
 
 A mark is a point in a rank's step. On the host, a mark is a time of the performance counter. On a GPU, a mark is an
-event on the current stream, so it never makes the host wait. The time of a mark is known when `end` has returned.
+event on the current stream, so a mark never makes the host wait. The time of a mark can be read after `end` has
+returned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CALIBRATED_S = 0.02  # seconds of a kernel, which are long compared with its la
 
 
 class HostPlace:
-    """Host memory. Work of a known length sleeps."""
+    """Host memory. On a host, a task of a known length is a sleep."""
 
     kind = "cpu"
 
@@ -25,11 +26,11 @@ class HostPlace:
         self._torch = torch
 
     def put(self, value: Any) -> Any:
-        """Return a tensor or a module here."""
+        """Return a tensor or a module unchanged, because it is already in host memory."""
         return value
 
     def staged(self, tensor: Any) -> Any:
-        """Return a tensor in host memory, from which batches are copied to this place."""
+        """Return the tensor in host memory from which the batches of the steps are copied."""
         return tensor
 
     def mark(self) -> Any:
@@ -37,34 +38,40 @@ class HostPlace:
         return time.perf_counter()
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds. Only differences have a meaning."""
+        """Return the time of a mark in seconds. Only differences between such times have a meaning."""
         return float(mark)
 
     def is_models_stream(self) -> bool:
-        """Check whether a wait of this thread delays the work of the model. On a host, every wait does."""
+        """Return whether waiting in this thread, or on its current stream, delays the work of the model.
+
+        On a host, every wait delays the model.
+        """
         return True
 
     def follows(self, group: int) -> None:
-        """Note that this thread's stream has waited for a call of a group. On a host, there are no streams."""
+        """Record that the current stream has waited for a call of a group.
+
+        On a host, this method does nothing, because there are no streams.
+        """
 
     def noting_events(self, note: Callable[[int, Any, Any], None]) -> AbstractContextManager[None]:
-        """Return a context for steps. On a host, no work waits for events."""
+        """Return a context that records nothing, because no work on a host waits for events."""
         return nullcontext()
 
     def due(self, seconds: float) -> Any:
-        """Begin a task of a known length. Return what `work_until` needs."""
+        """Begin a task of a known length. Return the end of the task, for a call of `work_until`."""
         return time.perf_counter() + seconds
 
     def work_until(self, due: Any) -> None:
-        """Sleep until the end of a task that `due` began."""
+        """Sleep until the task that `due` began has reached its length."""
         sleep_until(due)
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of the values, divided by `number`."""
+        """Return the sum of all elements, divided by `number`."""
         return float(values.detach().sum()) / number
 
     def future(self) -> Any:
-        """Return a future for tensors of this place."""
+        """Return a torch future that holds tensors in this memory."""
         return self._torch.futures.Future()
 
     def begin(self) -> None:
@@ -77,17 +84,17 @@ class HostPlace:
         """Wait until all work of this rank is done."""
 
     def peaks(self) -> dict[str, int]:
-        """Return the peaks of device memory in bytes since `begin`, by kind of memory."""
+        """Return the peak use of device memory in bytes since the call of `begin`, for each kind of memory."""
         return {}
 
 
 class GpuPlace:
-    """Memory of one GPU. Work of a known length is a kernel that spins."""
+    """Memory of one GPU. On a GPU, a task of a known length is a kernel that spins."""
 
     kind = "cuda"
 
     def __init__(self, torch: Any, device: Any) -> None:
-        """Measure how many cycles a kernel spins per second."""
+        """Measure how many cycles per second a spinning kernel counts."""
         self._torch, self._cuda, self._device = torch, torch.cuda, device
         self._stream = torch.cuda.current_stream()
         self._followed: dict[Any, int] = {}  # streams that wait for groups, and the group of the last wait
@@ -115,20 +122,24 @@ class GpuPlace:
         return bool(self._cuda.current_stream() == self._stream)
 
     def follows(self, group: int) -> None:
-        """Note that the current stream has waited for a group's call. Later events of this stream follow the call."""
+        """Record that the current stream has waited for a call of a group.
+
+        An event that this stream records from now on is therefore also an event after the call.
+        """
         self._followed[self._cuda.current_stream()] = group
 
     @contextmanager
     def noting_events(self, note: Callable[[int, Any, Any], None]) -> Iterator[None]:
-        """Return a context that reports when the model's stream waits for an exchange on another stream.
+        """Return a context that reports each wait of the model's stream for an exchange that runs on another stream.
 
         A library may call a group on a separate stream and then record an event on this stream. The context calls
-        `note` when the model's stream waits for such an event. The arguments are the number of the group, and the marks
-        before and after the wait.
+        `note` when the model's stream waits for such an event. The arguments of `note` are the number of the group, the
+        mark before the wait, and the mark after the wait.
 
-        The context replaces methods of torch.cuda.Event. The methods of torch.cuda.Stream call them. A stream of
-        torch.accelerator is a different class and waits in C++, so the context does not see its waits. FSDP uses such a
-        stream only for weights that were gathered and then not used.
+        The context replaces the methods `record` and `wait` of torch.cuda.Event. The methods of torch.cuda.Stream call
+        the replaced methods, so their waits are also recorded. A stream of torch.accelerator is a different class and
+        waits in C++, so the context does not record its waits. FSDP waits for such a stream only if weights were
+        gathered but then not used.
         """
         events, followed = self._cuda.Event, self._followed
         record, wait = events.record, events.wait
@@ -168,7 +179,10 @@ class GpuPlace:
             self._cuda._sleep(round(due * self._cycles_per_s))
 
     def mean(self, values: Any, number: int) -> Any:
-        """Return the sum of the values, divided by `number`, as a tensor. A Python number would make the host wait."""
+        """Return the sum of the values, divided by `number`, as a tensor.
+
+        If the result were a Python number, the host would have to wait for the GPU.
+        """
         return values.detach().sum() / number
 
     def future(self) -> Any:
@@ -180,9 +194,10 @@ class GpuPlace:
         self._cuda.reset_peak_memory_stats(self._device)
 
     def restart(self) -> None:
-        """Begin a block of steps. Times are relative to this moment.
+        """Begin a block of steps. Times of marks are measured from this moment.
 
-        CUDA's milliseconds have only 24 bits. After a minute, the resolution is 4 us.
+        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of these
+        times is 4 us.
         """
         self._origin = self.mark()
 

@@ -1,4 +1,4 @@
-"""Make a GPU the destination of a pass over a data set.
+"""Let a pass over a data set deliver its records to a GPU.
 
 Records are read into host memory, and the copy transport copies the records to the GPU.
 """
@@ -18,7 +18,7 @@ from bench.datasets.gpu_files import GpuMemory
 
 
 class GpuResults:
-    """The receive buffer on the GPU, into which files are read without a copy in host memory."""
+    """The receive buffer on a GPU. Files are read directly into this buffer, without a copy in host memory."""
 
     def __init__(self, buffers: Any) -> None:
         (self._memory,) = buffers.memory("recv", 0)
@@ -52,18 +52,22 @@ class DeviceTarget:
         return {key: found[key] for key in ("gpu", "gpu_pci_bus")}
 
     def allocate(self, num_bytes: int) -> Buffers:
-        """Allocate host memory for the reads, pinned or pageable as requested, and equally much memory on the GPU."""
+        """Allocate host memory for the reads, and the same number of bytes on the GPU.
+
+        The host memory is pinned or pageable, as the case requests.
+        """
         return self._copier.allocate(num_bytes, num_bytes, 1, self._steps(num_bytes))
 
     def host_memory(self, buffers: Buffers) -> Bytes:
-        """Return the memory to read into."""
+        """Return the host memory into which records are read."""
         (memory,) = buffers.memory("send", 0)
         return memory.read()
 
     def copy_of(self, buffers: Buffers) -> tuple[Callable[[], Any], Callable[[], None] | None]:
-        """Return two calls.
+        """Return two functions.
 
-        The first copies all data to the GPU and waits. The second releases the resources of the copy.
+        The first function copies all data to the GPU and waits for the end of the copy. The second function releases
+        the resources of the copy.
         """
         compiled = self._copier.compile(
             self._steps(buffers.send_bytes), self._alone, buffers, Reduction("uint8", "sum"), False

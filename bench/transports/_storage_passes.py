@@ -1,6 +1,6 @@
 """Run passes over one row's data set.
 
-For each timed pass, the kernel's counts prove that the reads were cold or warm.
+For each timed pass, the kernel's counters prove that the reads were cold or warm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POISON = 0xA5  # written to the results before a pass
 
 
 class Passes:
-    """The files of one row, and the kernel's counts in each pass.
+    """The files of one row, and the values of the kernel's counters for each pass.
 
     `sync`: waits for the other ranks before a timed pass.
     `to_device`: copies the target to a GPU at the end of each pass. With `to_device`, source and target may be the same
@@ -81,7 +81,7 @@ class Passes:
 
     @property
     def asked_bytes(self) -> int:
-        """The bytes of all records as stored."""
+        """The total size of all stored records in bytes."""
         return self._num_records * self._preparation.stored_bytes
 
     def run_once(self) -> None:
@@ -99,7 +99,7 @@ class Passes:
     def timed(self) -> float:
         """Run one pass and return its seconds. Before a cold pass, remove the files from the page cache.
 
-        The kernel's counts during the pass are kept, to prove that the reads were cold or warm.
+        The values of the kernel's counters during the pass are kept, to prove that the reads were cold or warm.
         """
         self._ready()
         cold = self._case.cache == "cold"
@@ -134,7 +134,10 @@ class Passes:
         return took_s
 
     def proven(self) -> ReadSamples | Failure:
-        """Return the kernel's counts, or a failure if the counts do not prove that the reads were cold or warm."""
+        """Return the values of the kernel's counters.
+
+        If the values do not prove that the reads were cold or warm, return a failure.
+        """
         shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
@@ -171,7 +174,7 @@ class Passes:
             self._missing = max(self._missing, self._place.num_missing())
 
     def _poison(self) -> None:
-        """Overwrite the results. If a pass does not read all bytes, a checksum is wrong."""
+        """Overwrite the results. If a pass does not read all bytes, the checksum of some record is wrong."""
         if self._on_gpu is not None:
             self._on_gpu.fill(_POISON)
             return
@@ -179,9 +182,9 @@ class Passes:
             self._results.fill(_POISON)
 
     def _room(self, num_bytes: int) -> Bytes:
-        """Return memory for the results of the readers.
+        """Return memory into which the readers write their results.
 
-        If readers can write directly into the target, return the target.
+        If the readers can write into the target without a further step, the result is the target.
         """
         if self._case.workers and self._case.worker_kind == "process":
             self._shared = SharedMemory(num_bytes)
@@ -190,7 +193,7 @@ class Passes:
         return self._target if plain else aligned_array(num_bytes)
 
     def _ready(self) -> None:
-        """Write the files if the source has changed, and wait until the files are on the device."""
+        """If the source has changed, write the files and wait until the files are on the device."""
         checksum = zlib.crc32(self._source.data)
         if checksum == self._written:
             return
@@ -220,7 +223,7 @@ class Passes:
     def _open(self, layout: RecordLayout) -> None:
         """Make the reader and start the worker processes.
 
-        Files that are written again keep their names, so this method is called only once.
+        If files are written again, their names do not change. This method is therefore called only once.
         """
         case, work = self._case, self._preparation
         results = self._on_gpu.memory if self._on_gpu else self._results
@@ -268,7 +271,7 @@ class Passes:
             raise MeasurementError.of(DatasetError.READ, folder=self._place.parent, why=str(error)) from error
 
     def _deliver(self) -> None:
-        """Turn the results into records and compare their checksums."""
+        """Turn the results into records, and compare the checksums of the records."""
         assert self._records is not None
         target = self._on_gpu.read() if self._on_gpu else self._target
         rows = target.reshape(self._num_records, -1)
@@ -281,7 +284,10 @@ class Passes:
 
 
 def record_size(case: Case, num_bytes: int) -> int:
-    """Return the size of a record: the largest divisor of `num_bytes` up to the requested size."""
+    """Return the size of a record.
+
+    A record's size is the largest divisor of `num_bytes` that does not exceed the requested size.
+    """
     size = min(case.record, num_bytes)
     while num_bytes % size:
         size -= 1

@@ -1,7 +1,7 @@
 """Run allreduce by torch's kernels over symmetric memory (`torch.distributed._symmetric_memory`), without NCCL.
 
-All ranks allocate buffers of equal size, and each GPU maps the buffers of its peers. The kernels meet through signals
-in this memory, so a call needs no NCCL kernel. The rules below are those of torch 2.13
+All ranks allocate buffers of equal size, and each GPU maps the buffers of its peers. The kernels of different GPUs
+synchronise through signals in this memory, so a call needs no NCCL kernel. The rules below are those of torch 2.13
 (torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu):
 
     one-shot            each GPU reads the data of all peers and adds them; out of place
@@ -38,7 +38,7 @@ _LEAST_ALIGNMENT_BYTES = 4
 
 
 class SymmetricRefusal(Code):
-    """Why torch's symmetric memory cannot run a step."""
+    """The reasons why torch's symmetric memory cannot run a step."""
 
     NOT_IN_TORCH = "symmetric-not-in-torch", "torch {version} has no symmetric memory ({missing})"
     SEVERAL_NODES = "symmetric-several-nodes", "symmetric memory joins the GPUs of one node: use one node"
@@ -54,14 +54,17 @@ class SymmetricMemory:
     """Runs one of torch's allreduce algorithms over symmetric memory on this rank's GPU."""
 
     def __init__(self, torch: Any, device: Any, how: str) -> None:
-        """`how`: the algorithm, which is a value of `core/case.py: SYMMETRIC` except none."""
+        """`how`: the algorithm, one of the values of SYMMETRIC in `core/case.py` except none."""
         self._torch, self._device, self._how = torch, device, how
         self.in_place = how in ("two-shot", "multimem")
         self._library: Any = None
         self._refusal: Skip | None = None
 
     def open(self, place: RankInfo) -> Skip | None:
-        """Load torch's module. Return why this rank cannot use the module, or None if it can."""
+        """Load torch's module. Return why this rank cannot use the module.
+
+        Return None if the rank can use the module.
+        """
         try:
             self._library = importlib.import_module("torch.distributed._symmetric_memory")
         except ImportError as error:
@@ -79,7 +82,10 @@ class SymmetricMemory:
         )
 
     def agree(self, refusals: list[Skip | None]) -> None:
-        """Refuse all steps if any rank cannot use symmetric memory. `refusals`: the result of `open` on every rank."""
+        """Decide for all ranks whether symmetric memory is used. If any rank refuses, no rank uses symmetric memory.
+
+        `refusals`: for every rank, the result of `open`.
+        """
         self._refusal = next((skip for skip in refusals if skip is not None), None)
 
     @property
@@ -104,7 +110,7 @@ class SymmetricMemory:
         return _OPERATIONS[self._how]
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why the kernels cannot run a step, or None if they can."""
+        """Return why the kernels cannot run a step. Return None if the kernels can run the step."""
         if self._refusal is not None:
             return self._refusal
         if not isinstance(step, Collective) or step.op != "allreduce" or reduction.reduce_op != "sum":
@@ -118,7 +124,7 @@ class SymmetricMemory:
         return Skip.of(SymmetricRefusal.OUT_OF_PLACE, how=self._how) if in_place and not self.in_place else None
 
     def takes(self, steps: Sequence[Step], reduction: Reduction, in_place: bool) -> bool:
-        """Check whether the kernels run these steps. The kernels do not run steps that prepare a measurement."""
+        """Check whether the kernels run these steps. The result is false for steps that only prepare a measurement."""
         return bool(steps) and all(self.unsupported_reason(step, reduction, in_place) is None for step in steps)
 
     def not_out_of_place(self, steps: Iterable[Step]) -> list[Step]:
@@ -137,8 +143,9 @@ class SymmetricMemory:
     ) -> list[Callable[[], Any]]:
         """Let the ranks of a process group map each other's buffers. Return one call for each buffer set.
 
-        `num_steps`: the number of allreduces of one call.
-        `memory`: the send and the receive tensors (uint8) of each set, views of memory from `empty`.
+        `num_steps`: how many allreduces one call makes.
+        `memory`: the send tensor and the receive tensor (uint8) of each set. Both tensors are views of memory that
+            `empty` returned.
         """
         operation, name = getattr(self._ops, self._operation), group.group_name
         kind = getattr(self._torch, dtype)

@@ -1,7 +1,7 @@
 """Provide functions for the transports over torch.distributed.
 
-The functions find renamed functions of torch, open process groups, and bind the arguments of calls. The functions also
-provide the control plane.
+The functions hide the different names of torch's functions, open process groups, and bind the arguments of calls. The
+functions also provide the control plane.
 """
 
 from __future__ import annotations
@@ -75,19 +75,23 @@ def load_torch() -> Any:
 def is_lost_contact(error: BaseException) -> bool:
     """Check whether an error means that a connection broke, or that a peer did not respond in time.
 
-    Only the text of the error, from Gloo or from torch's store, shows this.
+    Gloo and torch's store raise no special exception in these two cases. The function therefore searches the text of
+    the error.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
 
 def reduces(step: Step) -> bool:
-    """Check whether a step computes with the elements instead of only moving them."""
+    """Check whether a step computes with the elements, or only moves them."""
     return isinstance(step, Collective) and step.op in _REDUCES
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """Return a small collective of this type. The size of each rank's part is a multiple of every element size."""
+    """Return a collective of the given type with a few bytes, for a test call.
+
+    The block of each rank is a whole number of elements for every element type.
+    """
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -102,12 +106,15 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """Return a function of torch.distributed by its new name, or by its old name in older versions."""
+    """Return a function of torch.distributed by its new name.
+
+    In older versions of torch, return the function by its old name.
+    """
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
 def reduce_operation(dist: Any, reduce_op: str) -> Any:
-    """Return torch's ReduceOp of this name."""
+    """Return the value of torch's ReduceOp for the name of a reduction."""
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
@@ -125,8 +132,9 @@ def open_process_group(
     `device`: a name of this rank's GPU that is unique among all hosts.
     `problem`: why this rank cannot continue. If some rank has a problem, all ranks end.
 
-    Raises RefusedError if ranks on several hosts have no rendezvous address. Raises RefusedError if a rank cannot
-    continue or if two ranks are on one GPU. Raises AbsentError with the missing ranks if some ranks do not arrive.
+    Raises RefusedError if the ranks are on several hosts and no rendezvous address is set. Raises RefusedError if a
+    rank cannot continue or if two ranks are on one GPU. Raises AbsentError, which names the missing ranks, if some
+    ranks do not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
@@ -167,7 +175,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
     For example, this host may not have the rendezvous address.
 
-    The socket listens only on the rendezvous address. torch itself would listen on all interfaces.
+    The socket listens only on the rendezvous address. A socket of torch would listen on all interfaces.
     """
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -183,10 +191,11 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
 
 def _meeting_file() -> Path:
-    """Return a file name for the ranks of this launch on this host. Another launch gets another name.
+    """Return the path of a file through which the ranks of this launch meet on this host.
 
-    Open MPI sets a variable to the name of the job. Under Hydra, all ranks of a host are children of one proxy process.
-    The id of this process identifies the launch.
+    Other launches get other paths. Under Open MPI, an environment variable contains the name of the job. Under Hydra,
+    all ranks of a host are children of one proxy process. The id and the start time of the proxy process identify the
+    launch.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
@@ -207,7 +216,10 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """Return the start time of a process in clock ticks since boot. A process id and its start time are unique."""
+    """Return the start time of a process in clock ticks since boot.
+
+    The process id together with the start time identifies a process.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -217,8 +229,8 @@ def _started(process: int) -> str:
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
     """Make a process group for each group that has no process group in `handles`.
 
-    Every rank must make every group, in the same order. Each group gets the timeout `timeout_s`, because torch's
-    default is several minutes.
+    All ranks must call this function with the same groups in the same order, because every rank must create every
+    group. Each group gets the timeout `timeout_s`, because torch's default is several minutes.
     """
     for group in groups:
         if group.ranks not in handles:
@@ -226,11 +238,11 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 
 
 class TorchChannel(Channel):
-    """The control plane over a process group of CPU tensors.
+    """The control plane, which sends CPU tensors within a process group of torch.
 
-    Any process could join an open rendezvous, and pickled objects of such a process would be dangerous. Messages are
-    therefore JSON, not pickled objects as torch would send. Each message is sealed with the run's secret, the number of
-    the message, and its sender.
+    Any process could join an open rendezvous. Pickled objects from such a process would be dangerous. Messages are
+    therefore JSON. Messages of torch's own functions would be pickled objects. A seal protects each message. The seal
+    contains the run's secret, the number of the message, and the sender.
     """
 
     def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
@@ -280,7 +292,7 @@ class TorchChannel(Channel):
 def secret() -> bytes:
     """Return the secret that only the ranks of this run know.
 
-    The secret is empty if a user started the ranks by hand without a secret.
+    The secret is empty if a user started the ranks by hand and set no secret.
     """
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
@@ -304,7 +316,7 @@ def bound_calls(
 ) -> list[Callable[[], Any]]:
     """Return the steps as calls without arguments, one call for each buffer set.
 
-    `memory`: the send and the receive tensors (uint8) of each set.
+    `memory`: for each set, the send tensor and the receive tensor (uint8).
     """
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
@@ -336,9 +348,9 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """Return a call of one collective with its tensors bound.
+    """Return a call of one collective, in which the tensors are already bound.
 
-    torch's all_reduce and reduce work only in place, so they use the receive tensor.
+    torch's all_reduce and reduce overwrite their input, so these calls get the receive tensor.
 
     `send`, `recv`: one-dimensional tensors of the whole buffers, with the element type.
     """

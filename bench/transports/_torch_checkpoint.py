@@ -1,8 +1,8 @@
 """Write checkpoints by torch from host memory, also asynchronously.
 
-A checkpoint consists of plain files, or is written by torch.distributed.checkpoint.
+Each rank writes plain files, or torch.distributed.checkpoint writes the checkpoint.
 
-A write counts as done only when every file is synchronised with its device (fsync).
+A write is complete only when every file is on its device (fsync).
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _OF_STORAGE = (OSError, EOFError, RuntimeError, ValueError)
 class TorchCheckpointer:
     """Writes one rank's shard and reads it back.
 
-    The shard is a sequence of numbers with a different first number on every rank and in every burst.
+    The shard is a sequence of increasing numbers. The first number of the shard differs between ranks and between
+    bursts.
     """
 
     def __init__(self, torch: Any, rank: int, num_ranks: int, plan: BurstPlan) -> None:
-        """Allocate the shard and, for asynchronous checkpoints, open a separate group."""
+        """Allocate the shard. For asynchronous checkpoints, also open a separate group."""
         self._torch, self._dist = torch, torch.distributed
         self._rank, self._plan = rank, plan
         self._num_bursts, self._checksum = 0, 0
@@ -97,7 +98,7 @@ class TorchCheckpointer:
         return TimedStep(began, ended - began, ended - computed)
 
     def _all_ended(self, write: _Transfer) -> bool:
-        """Check, among all ranks, whether the write has ended."""
+        """Find out whether the write has ended on all ranks."""
         writing = self._torch.tensor([float(write.ended_s is None)])
         self._dist.all_reduce(writing)
         return float(writing.item()) == 0.0
@@ -105,7 +106,7 @@ class TorchCheckpointer:
     def _raise_together(self, problem: str, code: DatasetError) -> None:
         """Raise MeasurementError on all ranks if one rank has a problem.
 
-        A rank that continued would wait for the failed rank.
+        If another rank continued, it would wait for the failed rank.
         """
         problems: list[str] = [""] * self._dist.get_world_size()
         self._dist.all_gather_object(problems, problem)
@@ -132,7 +133,7 @@ class TorchCheckpointer:
         self._checksum = zlib.crc32(words.data)
 
     def _begin(self) -> _Transfer:
-        """Write, or begin to write if the method is asynchronous."""
+        """Write the files. With an asynchronous method, only begin to write the files."""
         write = _Transfer()
         if self._plan.method == "file":
             write.run(self._write_file)
@@ -172,7 +173,10 @@ class TorchCheckpointer:
         return {f"shard_{self._rank}": self._shard}
 
     def _files(self) -> list[Path]:
-        """Return this rank's own files. In torch.distributed.checkpoint, the file names contain the rank."""
+        """Return this rank's own files.
+
+        If torch.distributed.checkpoint writes the checkpoint, the names of the files contain the rank.
+        """
         if self._plan.method == "file":
             return [self._folder / f"{self._rank}.bin"]
         return sorted(self._folder.glob(f"__{self._rank}_*.distcp"))
@@ -189,10 +193,10 @@ class TorchCheckpointer:
 
 
 class _Transfer:
-    """A shard that is written or read.
+    """A write or a read of one shard.
 
     `ended_s`: when the transfer ended.
-    `problem`: why the transfer failed, or "" if it did not fail.
+    `problem`: why the transfer failed. It is "" if the transfer did not fail.
     """
 
     def __init__(self) -> None:
@@ -211,7 +215,7 @@ class _Transfer:
             self._end(None)
 
     def follow(self, begin: Callable[[], Future[Any]]) -> None:
-        """Begin now, and note the end from the thread that transfers."""
+        """Start the transfer. The thread that does the transfer records when the transfer ends."""
         try:
             begin().add_done_callback(lambda future: self._end(future.exception()))
         except _OF_STORAGE as error:
@@ -232,7 +236,7 @@ def _why(error: BaseException) -> str:
 def _failures(error: BaseException) -> list[BaseException]:
     """Return the errors of the ranks in torch's CheckpointException. The list is empty for any other error.
 
-    CheckpointException is not a subclass of Exception.
+    The class CheckpointException is not a subclass of Exception.
     """
     failures: Mapping[int, tuple[BaseException, Any]] = getattr(error, "failures", {})
     return [inner for inner, _ in failures.values()]

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def why_not(torch: Any) -> str | None:
-    """Compile a small function and run it. Return None, or the first line of the error."""
+    """Compile a small function, and run the compiled function. Return None, or the first line of the error."""
     try:
         torch.compile(lambda values: values * 2 + 1)(torch.zeros(8))
     except Exception as error:  # whatever a missing compiler or header raises inside of torch

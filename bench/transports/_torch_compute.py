@@ -1,6 +1,7 @@
 """Run matrix products by torch, alone or during a collective.
 
-On a GPU, the products and the collective have two streams. On a host, they have two threads.
+On a GPU, the products and the collective run on two separate streams. On a host, the products and the collective run in
+two separate threads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _GATE_CYCLES_PER_CALL = 100_000
 
 
 class ProductRefusal(Code):
-    """Why a matrix product cannot run."""
+    """The reasons why a matrix product cannot run."""
 
     NO_DTYPE = "product-no-dtype", "products of {dtype} are not measured: use one of {dtypes:list}"
     TF32_DTYPE = "tf32-not-float32", "TF32 applies to float32 only: omit --tf32 for {dtype}"
@@ -32,7 +33,7 @@ class ProductRefusal(Code):
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
-    """Return why a product of this type cannot run, or None if it can."""
+    """Return why a product of this type cannot run. Return None if the product can run."""
     if dtype not in TYPES:
         return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":
@@ -47,7 +48,8 @@ def calls(
 ) -> list[Callable[[], Any]]:
     """Return a call of the product for each buffer set.
 
-    `memory`: the send and the receive tensor (uint8) of each set. The send tensor contains the factors of the product.
+    `memory`: the send tensor and the receive tensor (uint8) of each set. Each send tensor contains the two factors of a
+        product.
     """
     # "high" allows TF32. torch's default is strict float32, but another module may have changed the default.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -110,7 +112,7 @@ class OnGpu:
 class OnHost:
     """Runs the collective in this thread and products in a second thread.
 
-    Both threads release Python's lock meanwhile.
+    Both threads release Python's lock while they compute or communicate.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -152,7 +154,10 @@ def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
 
 
 def _taken(compiled: Compiled | None, num_calls: int) -> list[Callable[[], Any]]:
-    """Return the next calls, each on the next buffer set. First refill the sets that in-place calls have changed."""
+    """Return the next calls. Each call uses the next buffer set.
+
+    First refill the sets that in-place calls have changed.
+    """
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

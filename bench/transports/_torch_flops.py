@@ -1,4 +1,4 @@
-"""Count the operations of a training step with torch, for comparison with the formula of the model's sizes."""
+"""Count the operations of a training step with torch, to check the formula that uses only the model's sizes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 def counted_flops(step: Callable[[], Any]) -> int:
-    """Run a step, and return its FLOP: matrix products, convolutions and attention, forward and backward.
+    """Run a step, and return the number of its floating-point operations in the forward and backward pass.
 
-    Masks do not reduce the count of attention. Elementwise operations are not counted. The backward pass of attention
-    counts as five products, because it computes the scores again.
+    Matrix products, convolutions and attention are counted. Attention counts in full, even if a mask excludes some
+    positions. Elementwise operations are not counted. The backward pass of attention counts as five products, because
+    it computes the scores again.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,9 +21,9 @@ def counted_flops(step: Callable[[], Any]) -> int:
 
 
 def _attention_on_host() -> dict[Any, Callable[..., int]]:
-    """Return functions that count the FLOP of attention on hosts. torch's counter lacks such functions.
+    """Return functions that count the floating-point operations of attention on hosts.
 
-    The functions use torch's own formulas.
+    The counter of torch lacks such functions. The functions use torch's own formulas.
     """
     import torch
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count

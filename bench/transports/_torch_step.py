@@ -1,8 +1,8 @@
 """Run training steps by torch, in host memory or on a GPU. This module is the common part of all strategies.
 
 A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Metered groups record
-exchanges, or leave exchanges out. The second replica has no instruments. The learning rate of measured steps is 0, so
-the optimizer does its work, but the weights do not change.
+the waits for exchanges, and can leave exchanges out. The second replica has neither clocks nor metered groups. The
+learning rate of measured steps is 0, so the optimizer does its work, but the weights do not change.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first te
 class _Marks:
     """The marks of a step. A mark is a point in time on the host or on the GPU.
 
-    `edges`: the marks between the segments.
-    `spans`: the marks inside the passes.
-    `waits`: the marks of waits for exchanges.
+    `edges`: the marks at the boundaries of the step's segments.
+    `spans`: the name, the begin and the end of each part of the passes.
+    `waits`: the group, the begin and the end of each wait for an exchange.
     """
 
     edges: list[Any]
@@ -63,7 +63,7 @@ class StepTrainer:
         place: HostPlace | GpuPlace | None = None,
         meet: Callable[[], Any] | None = None,
     ) -> None:
-        """Build both replicas at a place. The default is host memory.
+        """Build both replicas of the model at `place`. By default, the replicas are in host memory.
 
         `meet`: waits for all ranks. The default is torch's barrier.
         """
@@ -121,7 +121,10 @@ class StepTrainer:
                 weight.copy_(kept)
 
     def check(self) -> GradientCheck:
-        """Run a step of each replica. Compare gradients, or the weights that they changed, with the closed form."""
+        """Run a step of each replica. Compare gradients with their exact values.
+
+        If a strategy changes weights, compare the changed weights.
+        """
         for twin, replica in ((Twin.BARE, self._bare), (Twin.FULL, self._full)):
             replica.probe(True)
             self.run(twin, replica.probe_rounds)
@@ -156,9 +159,10 @@ class StepTrainer:
         return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
 
     def gradient_error(self) -> float | None:
-        """Return the norm of the error of compressed gradients / the norm of the exact gradients.
+        """Return the relative error of compressed gradients.
 
-        Return None without compression.
+        The relative error is the norm of the gradients' error, divided by the norm of the exact gradients. Return None
+        if gradients are not compressed.
         """
         if self._plan.case.hook == "none":
             return None
@@ -172,7 +176,7 @@ class StepTrainer:
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
-        """Run full steps. If a file is given, profile the steps and write their trace to the file."""
+        """Run full steps. If a file is given, profile the steps, and write the trace of the steps to the file."""
         if profiled_into is None:
             return self.run(Twin.FULL, num_steps)
         profile = TorchProfile(profiled_into)
@@ -194,9 +198,9 @@ class StepTrainer:
             profile.close()
 
     def learned(self) -> dict[str, float]:
-        """Train a small problem with the exchange of the case. Return its losses.
+        """Train a small problem with the case's method of exchange. Return its losses.
 
-        Return an empty mapping if the case exchanges the exact mean gradient.
+        Return an empty mapping if the case's method exchanges the exact mean gradient.
         """
         case = self._plan.case
         if case.hook == "none" and strategy_traits(case.strategy).exact:
@@ -204,7 +208,10 @@ class StepTrainer:
         return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s, self._place)
 
     def logged(self) -> dict[str, tuple[float, float]]:
-        """Return two mean times of segments in the first steps: by linkbench's clocks, and by the library's logger."""
+        """Return two mean times of the forward and backward segments in the first steps.
+
+        One time is by linkbench's clocks, and the other time is by the library's own logger.
+        """
         found = self._full.own_log()
         num = int(found.get("steps", 0))
         if self._plan.num_micro_batches > 1 or not 1 <= num <= len(self._first):
@@ -217,9 +224,9 @@ class StepTrainer:
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations of the step that torch counts on this rank.
 
-        The result is empty for layers that only sleep. The result is empty for compiled layers, because the counter
-        does not see their operations. The result is also empty if the backward pass repeats operations, because the
-        model's formula does not count repetitions.
+        The result is empty for a model whose layers only sleep. The result is empty for compiled layers, because the
+        counter does not see their operations. The result is also empty if the backward pass repeats operations, because
+        the formula for the model does not count repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:
@@ -254,7 +261,7 @@ class StepTrainer:
         return _Marks(edges, spans, self._meter.waits[:])
 
     def _bare_step(self) -> tuple[Any, Any]:
-        """Run the work of a full step. Return only the marks of its begin and end."""
+        """Run the work of a full step. Return only the two marks at the begin and the end of the step."""
         replica, began = self._bare, self._place.mark()
         self._bare_loader.take()
         self._host_delay()
@@ -267,17 +274,17 @@ class StepTrainer:
         return began, self._place.mark()
 
     def _host_delay(self) -> None:
-        """Delay the program itself, also on a GPU."""
+        """Delay this program's thread on the host, even if the model is on a GPU."""
         if "host" in self._delays_s:
             sleep_until(time.perf_counter() + self._delays_s["host"])
 
     def _delay(self, segment: str) -> None:
-        """Make a segment longer at the place where it runs."""
+        """Add this rank's delay to a segment, on the host or the GPU that runs the segment."""
         if segment in self._delays_s:
             self._place.work_until(self._place.due(self._delays_s[segment]))
 
     def _stamps(self, marks: _Marks) -> StepStamps:
-        """Return the times of a step whose marks have been reached."""
+        """Return the times of all marks of a step. The host or the GPU must already have reached these marks."""
         at = self._place.seconds
         began, loaded, prepared, copied, returned, ended = map(at, marks.edges)
         waits = [(group, at(since), at(till)) for group, since, till in marks.waits]

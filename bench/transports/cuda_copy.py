@@ -1,9 +1,9 @@
 """Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
-until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
-block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank
-needs no such library.
+Either the copy engine (memcpyAsync) or a kernel makes each copy. CUDA events on the GPU measure the time of a copy. A
+gate holds each batch until all copies are in the GPU's queue. The time of a batch therefore includes no time in Python.
+Copies of pageable memory block the host, and the host's clock measures their time. All other communication between
+ranks uses MPI or Gloo. If there is only one rank, neither MPI nor Gloo is needed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
 
 
 class CudaCopy(Transport):
-    """One rank per GPU; each of its copies has a separate stream."""
+    """One rank per GPU. Each copy of a rank runs on a separate stream."""
 
     clock: Literal["host", "device", "virtual"] = "device"
     carries_messages = False
@@ -66,7 +66,8 @@ class CudaCopy(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose the GPU of this rank, connect to the other ranks, and compile the kernels.
 
-        Raises RefusedError without CuPy, a driver or enough GPUs, or if ranks share a GPU without --share-gpu.
+        Raises RefusedError if CuPy, a driver or a GPU for this rank is missing. Also raises RefusedError if ranks share
+        a GPU without --share-gpu.
         """
         self.place, self._options = place, options
         self._cupy = _cuda_device.load_cupy()
@@ -106,10 +107,11 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes. Return None, or why some rank has no kernel.
+        """Compile the copy kernel, and launch the kernel once on zero bytes.
 
-        At the first launch of a kernel, CUDA loads the kernel and may wait for the whole GPU. The first launch must
-        therefore not happen while a gate is shut.
+        Return None, or the reason why at least one rank has no kernel. At the first launch of a kernel, CUDA loads the
+        kernel, and may wait until the whole GPU is idle. The first launch must therefore not happen while a gate is
+        shut.
         """
         problem = None
         try:
@@ -126,7 +128,10 @@ class CudaCopy(Transport):
         return self._first_of_any(problem)
 
     def _open_gate(self) -> Coded | None:
-        """Make the gate on all ranks or on no rank. Times with and without a gate cannot be compared."""
+        """Open a gate on all ranks, or on none if any rank cannot have a gate.
+
+        A comparison of times with a gate and times without a gate would be meaningless.
+        """
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
@@ -146,7 +151,7 @@ class CudaCopy(Transport):
     def _shared_gate(self, own: StreamGate) -> StreamGate:
         """Return a gate that opens together with the gates of all ranks of this host.
 
-        Return `own` if some rank cannot use such a gate.
+        If some rank cannot use a shared gate, return `own`.
         """
         memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
         gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
@@ -187,7 +192,7 @@ class CudaCopy(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether the control plane lost contact with a rank. Copies themselves do not wait for other ranks."""
+        """Check whether the control plane lost contact with a rank. A copy itself does not wait for other ranks."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
@@ -203,9 +208,9 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
 
     def _nodes_of_host_memory(self) -> Mapping[int, int]:
-        """Return the NUMA nodes of host memory, with the number of pages on each node. The result is empty if unknown.
+        """Return the NUMA nodes of host memory, with the number of pages on each node.
 
-        The memory is allocated in the same way as the buffers.
+        The result is empty if the nodes are unknown. The memory is allocated in the same way as the buffers.
         """
         with contextlib.suppress(MemoryError, RuntimeError):
             with _cuda_device.near(self._device.bus, self._options.near_cpus):
@@ -215,7 +220,7 @@ class CudaCopy(Transport):
         return {}
 
     def _flags(self, buffers: CudaBuffers) -> tuple[str, ...]:
-        """Return the flags of every row with these buffers."""
+        """Return the flags that every row with these buffers gets."""
         flags: tuple[str, ...] = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
         block = buffers.blocks.get(HOST)
         if block is not None and self._near_node is not None:
@@ -225,7 +230,7 @@ class CudaCopy(Transport):
         return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a step cannot run, or None if it can run.
+        """Return why a step cannot run. Return None if the step can run.
 
         This transport runs only copies. Kernels cannot access pageable memory of the host.
         """
@@ -243,7 +248,7 @@ class CudaCopy(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Return the free bytes of this rank's GPU, less a reserve.
+        """Return the number of free bytes on this rank's GPU, minus a reserve.
 
         If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
@@ -274,9 +279,10 @@ class CudaCopy(Transport):
     # -- memory
 
     def open_groups(self, groups: Round) -> None:
-        """Remember this rank's group, because buffers may be on the GPU of another member.
+        """Store this rank's group.
 
-        Each rank closes its mappings of other ranks' memory before any rank frees old memory.
+        A later allocation needs the group, because buffers may be on the GPU of another member. Each rank closes its
+        mappings of other ranks' memory, before any rank frees old memory.
         """
         self._reach.close()
         self._control.barrier()
@@ -284,9 +290,9 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` specify. The default place is this rank's GPU.
+        """Return buffers. For each copy of `steps`, source and target are on the GPU or host that the copy specifies.
 
-        Every page is written.
+        If a copy specifies nothing, its data are on this rank's GPU. Every page is written.
         """
         self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)
@@ -323,7 +329,10 @@ class CudaCopy(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Bind the arguments of each copy, on a separate stream. For buffers of other ranks, call `share` first."""
+        """Bind the arguments of each copy. Each copy gets a separate stream.
+
+        If a copy uses buffers of other ranks, call `share` before this method.
+        """
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
         flags = self._flags(buffers)
@@ -376,17 +385,23 @@ class CudaCopy(Transport):
         self._control.barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time isolated copies. CUDA events time the copies, but the host's clock times copies of pageable memory."""
+        """Time isolated copies. CUDA events measure the times of copies.
+
+        For copies of pageable memory, the host's clock measures the times.
+        """
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
-        """Return how many calls and seconds a batch must have at least. Concurrent copies need longer batches."""
+        """Return the minimum number of calls and the minimum seconds of a batch.
+
+        Concurrent copies need longer batches.
+        """
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time back-to-back copies, which are issued in portions that fit in the GPU's queue.
 
-        A gate holds each portion until all its copies are in the queue.
+        A gate holds each portion until all copies of the portion are in the queue.
         """
         return self._timer.batch(compiled, num_calls)
 

@@ -103,7 +103,7 @@ class Gloo(Transport):
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing. When this rank ends, its connections break, and the other ranks end with an error."""
+        """Do nothing. When this rank ends, its connections break. The other ranks then end with an error."""
 
     def discard(self) -> None:
         """Remove the checkpoints."""
@@ -123,9 +123,10 @@ class Gloo(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a step cannot run. Run a tiny operation with this type and reduction once to find out.
+        """Return why a step cannot run.
 
-        All ranks must check the same step.
+        To find out, the ranks run a tiny operation with the same type and reduction once. All ranks must check the same
+        step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._tf32, on_gpu=False)
@@ -140,7 +141,10 @@ class Gloo(Transport):
         return self._unsupported[key]
 
     def _tried(self, op: str, reduction: Reduction) -> Skip | None:
-        """Run a tiny operation among all ranks. Return why it failed on this rank, or None if it succeeded."""
+        """Run a tiny operation among all ranks. Return why the operation failed on this rank.
+
+        Return None if the operation succeeded.
+        """
         group = Group("probe", tuple(range(self.place.num_ranks)))
         step = _torch.tiny_collective(op, self.place.num_ranks)
         buffers = _host.HostBuffers(step.send_bytes, step.recv_bytes, 1)
@@ -156,7 +160,7 @@ class Gloo(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return host memory with every page written. The tensors are views of this memory."""
+        """Return host memory with every page written. The tensors are views of this buffer's memory."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -166,7 +170,7 @@ class Gloo(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed with their tensors bound."""
+        """Return functions of torch.distributed, in which the tensors are already bound."""
         assert isinstance(buffers, _host.HostBuffers)
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy
@@ -183,7 +187,10 @@ class Gloo(Transport):
         self._barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make a process group for each part. `barrier_async` uses another group, to which all ranks belong."""
+        """Make a process group for each of the parts into which the ranks are divided.
+
+        Make a further group of all ranks for `barrier_async`.
+        """
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
@@ -192,12 +199,12 @@ class Gloo(Transport):
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier. One of Gloo's threads waits for the other ranks."""
+        """Enter a barrier. A thread of Gloo waits in the barrier, so this call returns at once."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast. One of Gloo's threads runs the broadcast."""
+        """Start a broadcast. A thread of Gloo runs the broadcast, so this call returns at once."""
         box = self._torch.tensor([value], dtype=self._torch.float64)
         work = self._dist.broadcast(box, self._first, self._part, async_op=True)
 
@@ -224,8 +231,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        There are three reasons: exchanges of a hook would not match between ranks, a hook would compress nothing, or
-        layers cannot be compiled.
+        Possible reasons are that the order of the hook's exchanges would differ between ranks, that the hook would
+        compress nothing, or that layers cannot be compiled.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

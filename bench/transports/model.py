@@ -1,7 +1,8 @@
-"""Simulate ranks without hardware. Every message takes the time that its links allow, on a deterministic virtual clock.
+"""Simulate ranks without hardware.
 
-One process simulates all ranks. Nothing is launched, reduced or copied. The times include only the links, so real
-software cannot be faster. A collective uses the fastest algorithm that its group can run.
+Every message takes the time that the links of its path allow, on a deterministic virtual clock. One process simulates
+all ranks. Nothing is launched, reduced or copied. The times include only the time on the links, so real software cannot
+be faster. A collective uses the fastest algorithm that the group can run.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ TRAITS = Traits(
 
 
 class FabricModel:
-    """The ranks of one world on one fabric."""
+    """Simulates the ranks of one world on one fabric."""
 
     clock = "virtual"
 
     def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
         """Prepare the simulation.
 
-        `fabric`: the links and the world that uses them.
+        `fabric`: the links, and the world of ranks that uses the links.
         """
         self.fabric = fabric
         self.options = options or Options()
         self.algorithm_used = ""  # in the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
-        """Return the instance type, its peer links and rates."""
+        """Return the instance type, the rates, and the links between peer GPUs."""
         links = self.fabric.links
         rates = {name: getattr(links, f"{name}_bytes_per_s") for name in ("nvlink", "pcie", "nic", "memory")}
         known = {f"model_{name}": format_rate(rate) for name, rate in rates.items() if rate is not None}
@@ -67,9 +68,9 @@ class FabricModel:
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
         """Simulate all groups at the same time.
 
-        Return how long each group needs for one pass through its steps, in seconds.
+        Return how many seconds each group needs to run all its steps once.
 
-        Step k of all groups runs at the same time. Raises UsageError if a required rate is unknown.
+        All groups run their k-th step at the same time. Raises UsageError if a required rate is unknown.
 
         `steps[g][m]`: the steps of member m of group g.
         """
@@ -89,9 +90,10 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Return the seconds of one pass of each group, first without other groups, then while all groups run.
+        """Return two lists with the seconds that each group needs to run all its steps once.
 
-        The last group is `others`. Every group repeats its pass without waiting for the other groups. The simulation
+        In the first list, each group runs without other groups. In the second list, all groups run at the same time.
+        The last group is `others`. Every group repeats its steps without waiting for the other groups. The simulation
         uses the algorithms that are fastest without contention. Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
@@ -115,7 +117,7 @@ class FabricModel:
     def _fastest(
         self, shared: Sequence[AlikeGroups], steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[dict[str, str], Floats]:
-        """Return the best algorithm of each operation, and the seconds of each group.
+        """Return the best algorithm for each operation, and the seconds that each group needs.
 
         The best algorithms minimise the time until all groups have ended.
         """
@@ -150,9 +152,10 @@ def _name(chosen: Mapping[str, str]) -> str:
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[Floats]]]:
-    """Run several schedules in parallel. Yield the number of repeats of each phase, and the flows of each schedule.
+    """Run several schedules in parallel, and yield their phases.
 
-    A schedule that has ended has no flows.
+    For each phase, yield how often it repeats, and the flows of each schedule. If a schedule has already ended, its
+    flows are empty.
     """
     waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):

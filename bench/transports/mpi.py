@@ -1,9 +1,10 @@
-"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments, and without pickled data.
+"""Run MPI over host memory with mpi4py.
 
-A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
-cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop measures the times. Every record states
-which loop measured its times. The MPI thread level is `single`, as in C benchmarks. mpi4py's default (`multiple`) would
-double the time of small messages.
+The transport uses buffers and prepared arguments, and never pickles measured data. A compiled loop calls the library
+that mpi4py loaded, so no Python runs between the readings of the clock. If the loop cannot be built, or if a call has
+more than 2^31 - 1 elements, a Python loop measures the times. Every record states whether a compiled loop or a Python
+loop measured the times. The MPI thread level is `single`, as in C benchmarks. The default level of mpi4py (`multiple`)
+would double the time of small messages.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class MpiRefusal(Code):
 
 
 class Mpi(Transport):
-    """The MPI library that mpi4py loads, on COMM_WORLD."""
+    """The MPI library that mpi4py loads, used on COMM_WORLD."""
 
     clock = "host"
     calls_alone = True
@@ -81,9 +82,9 @@ class Mpi(Transport):
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the requested thread level.
 
-        Raises RefusedError if MPI cannot be loaded, or if its world differs from the launcher's world. Raises
-        RefusedError if `--loop compiled` or `--timer library` needs the compiled loop, but the loop is missing. Raises
-        AbsentError with the missing ranks if some ranks do not send their first byte.
+        Raises RefusedError if MPI cannot be loaded, or if MPI reports another number of ranks than the launcher. Raises
+        RefusedError if `--loop compiled` or `--timer library` is set and the compiled loop is missing. Raises
+        AbsentError, which names the missing ranks, if the first byte of some rank does not arrive.
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
@@ -111,10 +112,10 @@ class Mpi(Transport):
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """Return the compiled loop if every rank has it, otherwise None.
+        """Return the compiled loop if every rank has the loop. Otherwise, return None.
 
-        Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` or
-        `--timer library` and some rank has no compiled loop.
+        Times that different loops measured cannot be compared. Raises RefusedError if the user requested `--loop
+        compiled` or `--timer library` and some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:
@@ -140,31 +141,40 @@ class Mpi(Transport):
         return None
 
     def _open_barriers(self, loop: _mpi_loop.Loop) -> None:
-        """Prepare the barriers that the compiled loop runs before timed calls."""
+        """Prepare the calls of barriers that the compiled loop makes before timed calls."""
         barrier = loop.step("barrier", comm=self._sync_comm)
         self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """Return COMM_WORLD and the type of a byte. mpi_cuda uses both for messages outside of measured calls."""
+        """Return COMM_WORLD and MPI's type for one byte.
+
+        The transport mpi_cuda uses both for messages that are not measured.
+        """
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
         """Do nothing, because mpi4py finalises MPI when the process ends."""
 
     def abort(self, exit_code: int) -> None:
-        """End every rank of the job at once. Otherwise, the other ranks would wait in a collective forever."""
+        """End every rank of the job at once.
+
+        If the other ranks were not ended, they would wait in a collective forever.
+        """
         if self._world.Get_size() > 1:
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether the library reported an unspecific error. MPI has no error code for a failed network."""
+        """Check whether the library reported an error that may mean a failed network.
+
+        MPI has no special error code for a failed network.
+        """
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
 
     def facts(self) -> dict[str, str]:
-        """Return the library, the standard's version, the thread level, the timing loop and the buffer alignment."""
+        """Return the library, the version of the MPI standard, the thread level, the loop and the buffer alignment."""
         levels = ("single", "funneled", "serialized", "multiple")
         return {
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
@@ -176,9 +186,9 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step, or None if it can.
+        """Return why MPI cannot run a step. Return None if MPI can run the step.
 
-        MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
+        MPI has no half-precision floats and no averages. Before MPI-4, a call cannot have more than 2^31 - 1 elements.
         """
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="mpi")
@@ -199,7 +209,10 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group. Only the members of the group take part."""
+        """Make a communicator for this rank's group.
+
+        Only the members of a group take part in making its communicator.
+        """
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -217,19 +230,25 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """Wait in a barrier on a separate communicator. With `--sync barrier`, use the measured communicator."""
+        """Wait in a barrier on a separate communicator.
+
+        With `--sync barrier`, the barrier uses the measured communicator.
+        """
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Wait in barriers, by default in two barriers.
+        """Wait in one or more barriers. The default is two barriers.
 
-        Ranks of MPICH leave a single barrier 5 us apart, but they leave a second barrier 0.5 us apart.
+        Ranks of MPICH leave a single barrier 5 us apart. They leave a second barrier 0.5 us apart.
         """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make communicators for each part, and a communicator of all ranks for `barrier_async`."""
+        """Make communicators for each of the parts into which the ranks are divided.
+
+        Make a communicator of all ranks for `barrier_async`.
+        """
         self.open_groups(parts)
         mine = next(self._comms[part.ranks] for part in parts if self.place.rank in part.ranks)
         self._all_ranks, self._sync_comm, self._part = self._world.Dup(), mine.Dup(), mine.Dup()
@@ -237,12 +256,15 @@ class Mpi(Transport):
             self._open_barriers(self._loop)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier. The returned function returns whether all ranks have entered it."""
+        """Start a nonblocking barrier. The returned function tells whether all ranks have entered the barrier."""
         test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a nonblocking broadcast within this rank's part. The returned function waits for the value."""
+        """Start a nonblocking broadcast within this rank's part.
+
+        The returned function waits until the value has arrived.
+        """
         box = np.array([value])
         request = self._part.Ibcast(box)
 
@@ -255,8 +277,8 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        Ranks enter the loop tens of microseconds apart. Therefore, some untimed calls come first, as in OSU. Their
-        number is a tenth of the number of timed calls.
+        Ranks enter the loop tens of microseconds apart. Some untimed calls therefore come first, as in OSU's
+        benchmarks. The number of untimed calls is a tenth of the number of timed calls.
         """
         num_lead = num_calls // _LEAD
         self.sync()
@@ -273,7 +295,10 @@ class Mpi(Transport):
 
 
 class _MpiChannel(Channel):
-    """The control plane, on a separate communicator. It pickles objects, because nothing here is timed."""
+    """The control plane, on a separate communicator.
+
+    Values are pickled, because messages of the control plane are never timed.
+    """
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -325,9 +350,10 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """Return the path of the libmpi of `library`, from OPAL_PREFIX (Open MPI only) or next to an mpirun on PATH.
+    """Return the path of the file libmpi that belongs to `library`, or None if the file is not found.
 
-    Return None if there is no such file. In this case, mpi4py chooses the library.
+    The function looks in OPAL_PREFIX (Open MPI only), and then next to each mpirun on PATH. If the result is None,
+    mpi4py chooses the library.
     """
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []

@@ -1,9 +1,9 @@
 """Run CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-This transport makes the calls of the transport `mpi`. The same loop times these calls on the host's clock, because an
-MPI call is complete when it returns. MPI does not know streams. Before every call, outside the timed region, the
-transport therefore waits until CuPy's stream is idle. When the transport is opened, a separate process checks whether
-the library can use GPU memory at all (_mpi_cuda_check.py).
+This transport makes the calls of the transport `mpi`. The transport `mpi` also provides the timing loop, which uses the
+host's clock. MPI calls are complete when they return. MPI does not know streams. Before every call, the transport
+therefore waits until CuPy's stream is idle. This wait is not timed. When the transport is opened, a separate process
+checks whether the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class MpiCuda(Transport):
 
         Then time two messages from GPU memory: a direct message, and a message that is staged through the host.
 
-        Raises RefusedError on every rank if some rank has no GPU, or if its library cannot use GPU memory. Raises the
-        errors of Mpi as well.
+        Raises RefusedError on every rank if some rank has no GPU, or if the library of some rank cannot use GPU memory.
+        This method also raises all errors that the constructor of Mpi raises.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
@@ -84,9 +84,9 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """Compare messages from device memory with staged messages. Return a fact and a note as texts.
+        """Compare messages from device memory with staged messages.
 
-        The texts are empty for a single rank.
+        Return two texts: a fact for the header, and a note. If there is only one rank, both texts are empty.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
@@ -102,7 +102,7 @@ class MpiCuda(Transport):
         return _mpi_cuda_staging.describe(device_s, staged_s, other, self._hosts, num_bytes)
 
     def close(self) -> None:
-        """Wait until the GPU's stream is idle. mpi4py finalises MPI when the process ends."""
+        """Wait until the GPU's stream is idle. MPI is finalised later, when the process ends."""
         self._gpu.finish()
         self._mpi.close()
 
@@ -122,11 +122,11 @@ class MpiCuda(Transport):
         return self._mpi.facts() | self._gpu.facts() | own
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step, as Mpi does."""
+        """Return why MPI cannot run a step. The rules are those of the transport `mpi`."""
         return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of GPU memory for a rank's buffers: the minimum over all ranks."""
+        """Return how many bytes of GPU memory each rank's buffers may use. The result is the minimum over all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -138,13 +138,13 @@ class MpiCuda(Transport):
         return self._gpu.allocate(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make communicators for groups as Mpi does."""
+        """Make communicators for groups, as the transport `mpi` does."""
         self._mpi.open_groups(groups)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return the calls that Mpi makes, with addresses on the GPU."""
+        """Return the calls that the transport `mpi` makes, but with GPU addresses."""
         assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
@@ -158,34 +158,35 @@ class MpiCuda(Transport):
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time isolated calls on the host clock. The stream is idle before each call."""
+        """Time isolated calls on the host clock. Before each call, wait until the stream is idle."""
         self._gpu.finish()
         return self._mpi.time_each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time back-to-back calls on the host clock. The stream is idle before them."""
+        """Time back-to-back calls on the host clock. Before the first call, wait until the stream is idle."""
         self._gpu.finish()
         return self._mpi.time_batch(compiled, num_calls)
 
     def separate(self, parts: Round) -> None:
-        """Make communicators for each part as Mpi does."""
+        """Make communicators for each part, as the transport `mpi` does."""
         self._mpi.separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier as Mpi does."""
+        """Start a nonblocking barrier, as the transport `mpi` does."""
         return self._mpi.barrier_async()
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a nonblocking broadcast as Mpi does."""
+        """Start a nonblocking broadcast, as the transport `mpi` does."""
         return self._mpi.broadcast_async(value)
 
 
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error, if any.
+    """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error.
 
-    Only the first rank of a host checks the library. A missing result is None.
+    A missing value is None. Only the first rank of a host checks the library. On the other ranks, the result of the
+    check is None.
     """
     try:
         gpu = RankGpu(load_cupy(), place, shared)
@@ -198,7 +199,7 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """If a rank has an error, raise the error of the first such rank on all ranks.
+    """If some rank has an error, all ranks raise the error of the first such rank.
 
     If there are several hosts, the text names the host.
     """

@@ -1,9 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane uses Gloo. The synchronisation before each call also uses Gloo, and not the measured path. In torch,
-all_reduce and reduce work only in place. Rows of these collectives are therefore marked in_place. Operations
-without arithmetic move the data as plain bytes, so they also work for element types that NCCL lacks. The network and
-algorithm that NCCL used are read from its output (docs/nccl.md).
+The control plane uses Gloo. The synchronisation before each call also uses Gloo, so it does not use the measured path.
+In torch, all_reduce and reduce can only overwrite their input. Rows of these collectives are therefore marked in_place.
+Operations without arithmetic move the data as plain bytes. They therefore also work for element types that NCCL lacks.
+NCCL's output shows which network and algorithm NCCL used (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _TINY_BYTES = 4096  # probe calls need less than this
 
 
 class Nccl(Transport):
-    """One process group over all ranks. This rank uses the GPU of its local rank."""
+    """Runs all collectives of the world in one process group. This rank uses the GPU of its local rank."""
 
     clock = "device"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -79,8 +79,8 @@ class Nccl(Transport):
         """Join the process group, and connect NCCL's ranks by a first call.
 
         Raises NotInstalledError if torch is built without CUDA or NCCL. Raises RefusedError if this rank has no
-        separate GPU, or if NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require`
-        demands.
+        separate GPU, or if NCCL cannot be opened. Raises MeasurementError if NCCL uses a network that `--require`
+        excludes.
         """
         self.place, self._options = place, options
         self._torch = _torch.load_torch()
@@ -160,7 +160,7 @@ class Nccl(Transport):
         self.channel = _torch.TorchChannel(self._torch, self.place, self._control)
 
     def _check_network(self) -> None:
-        """Raise MeasurementError if NCCL on some rank uses another network than `--require` demands."""
+        """Raise MeasurementError if NCCL, on any rank, uses another network than `--require` demands."""
         self._debug.opened()
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
         void = _nccl_debug.broken_demand(self._options.require, self._report, None)
@@ -169,7 +169,7 @@ class Nccl(Transport):
             raise MeasurementError(f"{void}{self._whose_output()}: nothing is measured")
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether there is a step that torch or its kernels for symmetric memory support only in place."""
+        """Check whether torch, or its kernels for symmetric memory, can run any of the steps only in place."""
         return super().must_be_in_place(self._symmetric.not_out_of_place(steps) if self._symmetric else steps)
 
     def _whose_output(self) -> str:
@@ -193,7 +193,7 @@ class Nccl(Transport):
         self._debug.close()
 
     def abort(self, exit_code: int) -> None:
-        """Close NCCL's debug output. The launcher or a timeout ends the other ranks."""
+        """Close NCCL's debug output. Do not end other ranks, because the launcher or a timeout ends them."""
         self._debug.close()
 
     def lost_contact(self, error: BaseException) -> bool:
@@ -216,10 +216,10 @@ class Nccl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, or None if it can.
+        """Return why NCCL cannot run a step. Return None if NCCL can run the step.
 
-        First, the type and the reduction are compared with NCCL's documentation. Then a tiny call of the same type runs
-        once. All ranks must check the same step.
+        First, compare the type and the reduction with NCCL's documentation. After this comparison, the ranks run one
+        tiny call of the same type. All ranks must check the same step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
@@ -279,7 +279,7 @@ class Nccl(Transport):
         return {"hip": str(version.hip)} if _nccl_gpu.is_hip(self._torch) else {"cuda": str(version.cuda)}
 
     def available_bytes(self) -> int:
-        """Return the free bytes of this rank's GPU, less a reserve.
+        """Return the number of free bytes on this rank's GPU, minus a reserve.
 
         If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
@@ -287,7 +287,7 @@ class Nccl(Transport):
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the GPU's L2 cache, or None if this torch does not report it."""
+        """Return the size of the GPU's L2 cache. Return None if this version of torch does not report the size."""
         reported = getattr(self._torch.cuda.get_device_properties(self._device), "L2_cache_size", None)
         return int(reported) if reported else None
 
@@ -298,8 +298,8 @@ class Nccl(Transport):
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Return device memory with every page written.
 
-        If the memory is too small, torch first releases its cached memory. Raises MemoryError if the memory is still
-        too small.
+        If the memory is too small, torch first releases memory from its cache. If the memory is still too small, raises
+        MemoryError.
         """
         for _ in range(2):
             with contextlib.suppress(MemoryError):
@@ -322,11 +322,12 @@ class Nccl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed with their tensors bound.
+        """Return functions of torch.distributed, in which the tensors are already bound.
 
-        Sends and receives are always posted as one batch. Otherwise, a plain send or receive would build a communicator
-        for every pair of ranks. A program with a collective is called once before it is timed, to find out which
-        algorithm NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
+        Sends and receives are always posted together, as one batch. A plain send or receive would build a separate
+        communicator for every pair of ranks. Before a program with a collective is timed, the transport calls it once,
+        to find out which algorithm NCCL chooses. Raises MeasurementError if NCCL chooses another algorithm than
+        `--require` demands.
         """
         assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)

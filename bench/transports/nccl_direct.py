@@ -1,8 +1,9 @@
-"""Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
+"""Run NCCL without torch. A loop in C calls the library, out of place and in place, as nccl-tests does.
 
-`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. Their ratio is the price
-of the framework. All communication except the measured calls uses MPI or Gloo. A single rank needs no such library.
-RCCL on AMD GPUs has the same functions as NCCL.
+The transport `nccl` measures the times of a training program. The transport `nccl_direct` measures the library alone.
+The ratio of the time of `nccl` to the time of `nccl_direct` is the cost of the framework. Ranks use MPI or Gloo for all
+communication that is not measured. If there is only one rank, neither MPI nor Gloo is needed. RCCL on AMD GPUs has the
+same functions as NCCL.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ _TINY_BYTES = 4
 
 
 class NcclDirect(Transport):
-    """One communicator over all ranks, and one for each other group. This rank uses the GPU of its local rank."""
+    """Each rank has one communicator for all ranks, and one communicator for each other group.
+
+    This rank uses the GPU of its local rank.
+    """
 
     clock = "device"
     tells_starts = True
@@ -69,8 +73,8 @@ class NcclDirect(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Choose this rank's GPU, connect to the other ranks, and make a first call so that NCCL connects.
 
-        Raises NotInstalledError without NCCL or without a CUDA runtime. Raises RefusedError without a compiler, without
-        a separate GPU for this rank, or if NCCL cannot be opened.
+        Raises NotInstalledError if NCCL or the CUDA runtime is missing. Raises RefusedError if there is no compiler, if
+        this rank has no separate GPU, or if NCCL cannot be opened.
         """
         self.place, self._options = place, options
         self._runtime, self._nccl = _nccl_library.load()
@@ -163,7 +167,7 @@ class NcclDirect(Transport):
         return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
 
     def close(self) -> None:
-        """Free the communicators, in a call that all ranks make together."""
+        """Free all communicators. All ranks must call this method."""
         self.sync()
         for comm in self._comms.values():
             self._nccl.destroy(comm)
@@ -203,7 +207,7 @@ class NcclDirect(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, according to NCCL's documentation, or None if it can."""
+        """Return why NCCL cannot run a step, as NCCL's documentation states. Return None if NCCL can run the step."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
         refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
@@ -222,13 +226,13 @@ class NcclDirect(Transport):
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache, or None if the runtime does not report them."""
+        """Return the size of the GPU's L2 cache in bytes. Return None if the runtime does not report the size."""
         return self._runtime.l2_bytes(self._gpu) or None
 
     # -- memory and programs
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return GPU memory with every page written. Buffers are filled and compared through the host."""
+        """Return GPU memory with every page written. The host fills and compares the buffers."""
         where = _cuda_memory.layout(send_bytes, recv_bytes, 0, (), lambda member: self._gpu)
         make = partial(CudaBuffers, send_bytes, recv_bytes, num_sets, where, self._block)
         with contextlib.suppress(MemoryError):
@@ -240,7 +244,10 @@ class NcclDirect(Transport):
         return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for each group without a communicator. All ranks take part, because they exchange ids."""
+        """Make a communicator for each group that has no communicator yet.
+
+        All ranks take part, because the ranks exchange the ids of the communicators.
+        """
         new = [group for group in groups if group.ranks not in self._comms]
         made = {k: self._nccl.new_id().hex() for k, group in enumerate(new) if group.ranks[0] == self.place.rank}
         ids = {int(k): value for shared in self.channel.share(made) for k, value in shared.items()}
@@ -277,9 +284,9 @@ class NcclDirect(Transport):
         return Compiled(calls, keep=[buffers], native=program, flags=flags, release=release)
 
     def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
-        """If requested, register the buffers with the communicators of the steps.
+        """If the case requests registration, register the buffers with the communicators of the steps.
 
-        Return functions that unregister the buffers.
+        Return functions that end the registrations.
         """
         how = self._options.case.register
         if how == "none":
@@ -330,12 +337,12 @@ class NcclDirect(Transport):
 
 
 def changes_its_input(steps: Sequence[Step], in_place: bool) -> bool:
-    """Check whether a call overwrites the data that it reads. The result is equal for all members of a group."""
+    """Check whether a call overwrites the data that it reads. All members of a group get the same result."""
     return in_place and any(isinstance(step, Collective) and step.op in _REDUCES for step in steps)
 
 
 class _Bound:
-    """Binds the steps of one group to one buffer set. `send`, `recv`: addresses."""
+    """Converts the steps of one group to calls of the C loop, for one buffer set. `send`, `recv`: addresses."""
 
     def __init__(
         self, loop: _nccl_loop.NcclLoop, group: Group, rank: int, reduction: Reduction, send: int, recv: int
@@ -345,7 +352,10 @@ class _Bound:
         self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
 
     def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
-        """Return the calls of a collective. If NCCL lacks the collective, return its sends and receives."""
+        """Return the calls of a collective.
+
+        If NCCL lacks the collective, return sends and receives that have the same effect.
+        """
         num, is_root = len(self._ranks), self._me == step.root
         send, recv = self._recv if in_place else self._send, self._recv
         call = partial(self._call, comm=comm)
@@ -372,7 +382,7 @@ class _Bound:
         return self._messages(to_all if is_root else [], [Message(step.root, step.recv_bytes)], comm)
 
     def exchange(self, step: Exchange, world: int) -> list[NcclStep]:
-        """Return sends and receives between ranks of the world, posted together."""
+        """Return an exchange between ranks of the world, whose sends and receives are posted together."""
 
         def at_world(messages: Sequence[Message]) -> list[Message]:
             return [Message(self._ranks[each.peer], each.num_bytes, each.offset_bytes) for each in messages]

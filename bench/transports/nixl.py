@@ -1,13 +1,13 @@
 """Move messages between host memories with NIXL, the library with which inference servers hand over KV caches.
 
-A sender writes its messages into the memory of the receiver. All messages of one exchange for one receiver are one
-transfer, and a notification follows their data. A receiver's call ends when it has the notifications of all its
-senders. Receivers do not reply. In pipelined rows, a sender may therefore write a buffer set before the receiver has
-used it.
+A sender writes its messages into the memory of the receiver. All messages that one exchange sends to one receiver form
+one transfer. After the data of a transfer, the receiver gets a notification. A receiver's call ends when all
+notifications from its senders have arrived. Receivers do not reply. In pipelined rows, a sender may therefore overwrite
+a buffer set that the receiver has not used yet.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
-The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a
-waiting call makes progress itself. A progress thread would need a separate CPU. Memory of GPUs is not supported.
+This transport calls NIXL through its Python interface, as inference servers do. The agents have no progress thread,
+because a call that waits also makes progress. A progress thread would need a separate CPU. GPU memory is not supported.
 
 A notification without a transfer may stay in the library until its sender makes progress again. The control plane
 therefore carries all information that ranks need before a transfer. NIXL carries only transfers.
@@ -66,14 +66,17 @@ class NixlBuffers(_host.HostBuffers):
     registered: Any = None
 
     def extent(self) -> tuple[int, int]:
-        """Return the address of the first buffer, and the bytes up to the end of the last buffer."""
+        """Return the address of the first buffer, and the number of bytes from there to the end of the last buffer."""
         last = self.num_sets - 1
         begin = min(self.address("send", 0), self.address("recv", 0))
         end = max(self.address("send", last) + self.send_bytes, self.address("recv", last) + self.recv_bytes)
         return begin, max(end - begin, 1)
 
     def empty(self) -> None:
-        """Give the pages back to the kernel, but keep the addresses. The contents are lost."""
+        """Return the physical pages of the buffers to the kernel, but keep their addresses valid.
+
+        The contents are lost.
+        """
         begin = -(-self._block.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
         num_bytes = (self._block.ctypes.data + self._block.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
         if num_bytes > 0:
@@ -82,10 +85,10 @@ class NixlBuffers(_host.HostBuffers):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The addresses to which a sender writes its messages for one receiver.
+    """The addresses in one receiver's memory to which a sender writes its messages.
 
-    `bases`: the address of the receive buffer of each set.
-    `places`: for each exchange, the pair (offset, bytes) of each message.
+    `bases`: for each buffer set, the address of the receive buffer.
+    `places`: for each exchange, the (offset, bytes) of each message in the receive buffer.
     """
 
     bases: tuple[int, ...]
@@ -102,10 +105,10 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One exchange on one buffer set: the transfers to start, and the notifications to wait for.
+    """One exchange on one buffer set: the transfers to start, and the notifications for which the call waits.
 
-    `transfers`: NIXL's handle and the notification of each transfer.
-    `awaited`: the sender and the text of each notification.
+    `transfers`: for each transfer, NIXL's handle and the notification.
+    `awaited`: for each notification, the sender and the text.
     """
 
     transfers: tuple[tuple[Any, bytes], ...]
@@ -113,7 +116,7 @@ class _Call:
 
 
 class Nixl(Transport):
-    """One agent on each rank. All ranks know the agents of all other ranks."""
+    """One agent on each rank. Each rank has one NIXL agent, and knows the agents of all other ranks."""
 
     clock = "host"
     carries_collectives = False
@@ -123,7 +126,7 @@ class Nixl(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Open an agent on each rank, and exchange the agents' descriptions over the control plane.
 
-        Raises NotInstalledError without NIXL, and RefusedError on all ranks if some rank cannot open its agent.
+        Raises NotInstalledError without NIXL. Raises RefusedError on all ranks if some rank cannot open its agent.
         """
         self.place, self._timeout_s, self._alignment_bytes = place, options.timeout_s, options.alignment_bytes
         self._api = _load()
@@ -155,7 +158,7 @@ class Nixl(Transport):
             return None, first_line(error)
 
     def close(self) -> None:
-        """Wait for all ranks. The process ends without the library's own clean-up."""
+        """Wait for all ranks. The process exits without the clean-up of the library."""
         self.sync()
         self._control.close()
 
@@ -164,11 +167,11 @@ class Nixl(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether a peer or the control plane was lost."""
+        """Check whether contact with a peer or with the control plane was lost."""
         return isinstance(error, NixlFailure) or self._control.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the version of NIXL, its backend, the memory and the control plane."""
+        """Return the version of NIXL, the name of the backend, the type of memory, and the control plane."""
         return {
             "nixl": metadata.version("nixl-cu12"),
             "nixl_backend": _BACKEND,
@@ -178,7 +181,10 @@ class Nixl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return None for messages. Return a reason for all other steps, because this transport only moves messages."""
+        """Return None for exchanges of messages.
+
+        For all other types of steps, return the reason: this transport only moves messages.
+        """
         return None if isinstance(step, Exchange) else Skip.of(NixlRefusal.MESSAGES_ONLY)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
@@ -189,19 +195,21 @@ class Nixl(Transport):
         return buffers
 
     def open_groups(self, groups: Round) -> None:
-        """Do nothing, because every rank knows all agents."""
+        """Do nothing, because every rank already knows the agents of all ranks."""
 
     # -- programs
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive.
+        """Return calls for which all transfers are prepared.
 
-        Both ranks of a pair wait for each other here. All ranks must therefore compile their programs in the same
+        Before the first transfer, receivers tell their senders where in memory messages must arrive. During this call,
+        the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the same
         order.
 
-        Raises RefusedError for a message of a rank to itself, and ValueError if a receiver expects other messages.
+        Raises RefusedError if a rank sends a message to itself. Raises ValueError if the messages that a receiver
+        expects differ from the messages that its sender sends.
         """
         assert isinstance(buffers, NixlBuffers)
         exchanges = [_by_peer(step, group) for step in steps]
@@ -248,14 +256,20 @@ class Nixl(Transport):
         return Compiled(calls, keep=[buffers], release=release)
 
     def _next_name(self, sender: int, receiver: int) -> bytes:
-        """Return the name of the next program between two ranks. Both ranks must compile in the same order."""
+        """Return the name for the next program between two ranks.
+
+        The two ranks of a pair must compile their programs in the same order.
+        """
         self._num_programs[sender, receiver] += 1
         return b"%d" % self._num_programs[sender, receiver]
 
     def _layouts(
         self, wanted: Mapping[int, _Layout], receivers: Collection[int], buffers: NixlBuffers
     ) -> dict[int, _Layout]:
-        """Send each sender its layout and the description of this memory. Return the layouts of the receivers."""
+        """Send each sender the layout of its messages, and NIXL's description of this rank's memory.
+
+        Return the layouts that this rank's receivers sent.
+        """
         if not wanted and not receivers:
             return {}
         described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND]) if wanted else b""
@@ -319,13 +333,16 @@ class Nixl(Transport):
         raise NixlFailure(f"no data within {self._timeout_s:.0f} s" + (f" from ranks {peers}" if peers else ""))
 
     def _look(self) -> None:
-        """Take the notifications that have arrived."""
+        """Take all notifications that have arrived so far."""
         for peer, texts in self._agent.get_new_notifs().items():
             for text in texts:
                 self._arrived[int(peer), text] += 1
 
     def _until_timeout(self) -> Iterator[None]:
-        """Yield until the timeout of an operation has passed. The clock is read only now and then."""
+        """Yield None again and again until the timeout of an operation has passed.
+
+        The clock is read only once per several iterations, to save time.
+        """
         end = time.monotonic() + self._timeout_s
         while time.monotonic() < end:
             yield from (None,) * _LOOKS_PER_CLOCK
@@ -344,7 +361,7 @@ class Nixl(Transport):
 
 
 class _LibraryErrors:  # a generator of contextlib would take longer, inside of timed calls
-    """Make a NixlFailure of each error of the library. The library's errors have no common base."""
+    """Convert each error of NIXL to a NixlFailure. The exceptions of NIXL have no common base class."""
 
     def __enter__(self) -> None:
         pass
@@ -365,7 +382,10 @@ def _load() -> Any:
 
 
 def _by_peer(step: Step, group: Group) -> tuple[dict[int, list[Message]], dict[int, list[Message]]]:
-    """Return the messages to each rank of the world and from each rank, without empty messages."""
+    """Return two mappings from world ranks to messages: messages to send, and messages to receive.
+
+    Empty messages are omitted.
+    """
     assert isinstance(step, Exchange)
     sides: tuple[dict[int, list[Message]], dict[int, list[Message]]] = ({}, {})
     for side, messages in zip(sides, (step.sends, step.recvs), strict=True):

@@ -1,10 +1,11 @@
 """Read files or objects into host memory. The send buffer of a row is a data set on storage.
 
-`verify` fills the send buffer, and the transport writes its data to files before the first pass. Every pass has proofs.
-mincore shows which file pages were in the page cache before the pass. /proc/self/io shows how many bytes the device
-delivered. After the pass, the checksum of each record is compared. Several ranks read at the same time, each from its
-own data set in the same folder. The ranks communicate over MPI or Gloo. Some ranks may disturb the readers by exchanges
-over the same library.
+`verify` fills the send buffer. Before the first pass, the transport writes the data of the send buffer to files. Two
+sources prove the cache state of every pass. The system call mincore shows which file pages were in the page cache
+before the pass. The file /proc/self/io shows how many bytes the device delivered. After the pass, the transport
+compares the checksum of each record. Several ranks read at the same time, each from its own data set in the same
+folder. The ranks communicate over MPI or Gloo. Some ranks may act as aggressors: they disturb the readers with
+exchanges over MPI or Gloo.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Storage(Transport):
         self.notes = tuple(notes)
 
     def close(self) -> None:
-        """Remove the data sets and leave the other ranks."""
+        """Remove the data sets, and disconnect from the other ranks."""
         self._place.close()
         if self._device is not None:
             self._device.close()
@@ -109,7 +110,7 @@ class Storage(Transport):
         return 1
 
     def cache_words(self, asked: str) -> str:
-        """Return how the page cache is treated."""
+        """Describe the state of the page cache during the row's passes."""
         if asked == "hot":
             return "page cache warm: the same files are read again and again"
         return "page cache cold: the files are dropped from it before each pass"
@@ -130,7 +131,7 @@ class Storage(Transport):
         )
 
     def _lacking_device(self) -> Skip | None:
-        """Return why records cannot be copied to a GPU, if this is requested."""
+        """If the case requests that records go to a GPU, return why the transport cannot do this."""
         case = self.case
         if case.destination == "host":
             return None
@@ -160,7 +161,7 @@ class Storage(Transport):
         return None
 
     def _lacking_option(self) -> Skip | None:
-        """Return the option that the format or the place does not support."""
+        """Return the option that the format or the storage does not support."""
         case, found = self.case, self._format
         if case.read_order == "random" and not found.indexed:
             return Skip.of(DatasetSkip.NOT_INDEXED, files=case.files)
@@ -208,7 +209,7 @@ class Storage(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return host memory. The files get the data of its send buffer."""
+        """Return host memory. The data of the send buffer are later written to files."""
         reads = any(isinstance(step, Read) for step in steps)
         if self._device is not None and reads:
             return self._device.allocate(send_bytes)
@@ -217,7 +218,7 @@ class Storage(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the control plane's library needs these steps in place."""
+        """Check whether the control plane's library can run these steps only in place."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
     def open_groups(self, groups: Round) -> None:
@@ -228,7 +229,10 @@ class Storage(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return one pass over the data set. For other steps, return exchanges of the control plane's library."""
+        """Return one pass over the data set.
+
+        For steps that are not passes, return exchanges of the control plane's library.
+        """
         if not isinstance(steps[0], Read):
             assert self._carrier is not None
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
@@ -255,7 +259,10 @@ class Storage(Transport):
         self._wait()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time passes. All ranks begin a pass together. The cache state of each pass is proven."""
+        """Time passes. The ranks begin each pass together.
+
+        For each pass, the kernel's counters prove whether the files were cold or warm.
+        """
         if compiled is None:
             for _ in range(num_calls):
                 self._wait()
@@ -269,7 +276,7 @@ class Storage(Transport):
     # -- while other ranks disturb the readers
 
     def separate(self, parts: Round) -> None:
-        """Divide the ranks as the library of the control plane does."""
+        """Divide the ranks into parts, as the library of the control plane does."""
         self._parted().separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:

@@ -1,1 +1,1 @@
-"""The formats of data sets, one file for each."""
+"""Each module in this package defines one format of data sets."""

@@ -1,4 +1,4 @@
-"""Read and write HDF5 with one contiguous data set, by h5py."""
+"""Read and write HDF5 files that store all records in one contiguous HDF5 data set, with the library h5py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordRea
 class Hdf5(DatasetFormat):
     """A table with one row per record.
 
-    `chunked`: whether the table is stored in chunks of one record. An index then locates the chunks.
+    `chunked`: whether the table is stored in chunks of one record. With chunks, an index stores the location of each
+        chunk.
     """
 
     requires: ClassVar = {"h5py": "h5py"}

@@ -1,4 +1,4 @@
-"""Read and write HDF5 files whose chunks have one record each, with the library h5py."""
+"""Read and write HDF5 files that store each record in a separate chunk, with the library h5py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Read and write shards of MosaicML's streaming library (MDS) without the library.
 
-A shard has the number of samples, the offset of each sample, the description of the columns, and the samples
-(streaming/base/format/mds/writer.py). This suite writes samples with one column of bytes. The column stores the size of
-the record and then the record.
+A shard stores the number of samples, the offset of each sample, a description of the columns, and then the samples. The
+layout follows streaming/base/format/mds/writer.py. This suite writes samples with a single column, which contains
+bytes. The column stores the size of the record and then the record.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _MdsReader(RecordReader):
     def _reader(self, path: Path) -> _Read:
         """Return a function that reads bytes of a shard into a target.
 
-        Its arguments are the target, the offset in the shard, and the size of one read.
+        The returned function has three arguments: the target, the offset in the shard, and the size of one read.
         """
         objects = self.layout.objects
         if objects is not None:
@@ -113,7 +113,7 @@ class _MdsReader(RecordReader):
         return lambda target, offset, block: read_exactly(number, target, offset, path, block)
 
     def _gpu_reader(self, path: Path) -> _Read:
-        """Return the same function as `_reader`, but for targets on a GPU."""
+        """Return a function that reads bytes of a shard into a target in GPU memory."""
         file = self.opened.enter_context(gpu_files.opened_file(path))
         return lambda target, offset, block: gpu_files.read_exactly(file, target, offset, path, block)
 

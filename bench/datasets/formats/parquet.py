@@ -13,7 +13,7 @@ from bench.datasets.dataset_format import DatasetFormat, Place, RecordLayout, Re
 
 
 class Parquet(DatasetFormat):
-    """One column of bytes. A row group is the smallest unit that can be read, so records are read in order."""
+    """One column of bytes. A row group is the smallest unit that can be read. Records are therefore read in order."""
 
     requires: ClassVar = {"pyarrow": "pyarrow"}
     indexed = False

@@ -23,7 +23,7 @@ from bench.datasets.dataset_format import (
 
 
 class RawFiles(DatasetFormat):
-    """A folder for each shard, a file for each record."""
+    """Each shard has a folder, and each record has a file."""
 
     direct = True
     remote = True
@@ -39,7 +39,7 @@ class RawFiles(DatasetFormat):
             self.file_of(layout, index).write_bytes(record.data)
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader that has opened nothing yet."""
+        """Return a reader for this layout without opening any file."""
         return _RawReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -102,16 +102,16 @@ class _RawReader(RecordReader):
             os.close(folder)
 
     def _fits(self, target: Bytes) -> bool:
-        """Return whether one read can fill a record.
+        """Return whether a single read can put a whole record into the target.
 
-        The answer is the same for all records, because they have the same size and their results are in one table.
+        The answer holds for all records, because all records have the same size and all targets are rows of one table.
         """
         if self._at_once is None:
             self._at_once = not self.layout.block_bytes and (self._room is None or is_aligned(target))
         return self._at_once
 
     def _fill(self, number: int, target: Bytes, name: str) -> None:
-        """Read a file from its beginning, in several reads or through other memory."""
+        """Read a file from its beginning. The read may take several calls, or go through an aligned buffer."""
         block_bytes = self.layout.block_bytes
         if self._room is None:
             read_exactly(number, target, 0, name, block_bytes)

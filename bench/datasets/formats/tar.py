@@ -1,4 +1,7 @@
-"""Read and write tar archives of 64 records each. The standard library reads them from beginning to end."""
+"""Read and write tar archives of 64 records each.
+
+Python's standard library reads each archive from beginning to end.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, Recor
 
 
 class TarShards(DatasetFormat):
-    """Members are named as webdataset requires: a key, a dot, the name of the field."""
+    """The name of each member is as webdataset requires: a key, a dot, and the name of the field."""
 
     indexed = False
     announces = True
@@ -32,7 +35,7 @@ class TarShards(DatasetFormat):
                     archive.addfile(member, io.BytesIO(records[index].data))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader that has opened nothing yet."""
+        """Return a reader for this layout without opening any file."""
         return _TarReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -44,7 +47,7 @@ class ArchiveReader(RecordReader):
     """A reader of archives. Subclasses define how to find records in an archive."""
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask the kernel for whole archives."""
+        """Ask the kernel to begin reading whole archives."""
         for path in dict.fromkeys(FORMAT.file_of(self.layout, index) for index in indices):
             read_ahead(path)
 

@@ -1,8 +1,9 @@
-"""Read and write TFRecord shards without TensorFlow: length, checksum of the length, data, checksum of the data.
+"""Read and write TFRecord shards without TensorFlow.
 
-The checksums are CRC-32C, rotated and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in
-TensorFlow, the reader checks the checksum of the length. The checksum of the data is written but not checked. In
-Python, the check would take longer than the disk takes to read.
+A record has four parts: length, checksum of the length, data, checksum of the data. The checksums are CRC-32C, rotated
+and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in TensorFlow, the reader checks the
+checksum of the length. The checksum of the data is written but not checked. In Python, a check of the data would take
+longer than the disk takes to read the data.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class TfRecords(DatasetFormat):
                     file.write(struct.pack("<I", checksum))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader that has opened nothing yet."""
+        """Return a reader for this layout without opening any file."""
         return _TfReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -76,7 +77,10 @@ class _TfReader(RecordReader):
 
 @cache
 def _header(num_bytes: int) -> bytes:
-    """Return the frame before the data. All records have the same size, so the frame is computed only once."""
+    """Return the bytes that precede each record's data: the length and the checksum of the length.
+
+    The program computes these bytes only once, because all records have the same size.
+    """
     length = struct.pack("<Q", num_bytes)
     return length + struct.pack("<I", masked_crc32c(np.frombuffer(length, np.uint8)[None])[0])
 

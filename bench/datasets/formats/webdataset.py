@@ -1,4 +1,4 @@
-"""Read the same tar archives as `tar` with the library webdataset."""
+"""Read tar archives of the same form as the format `tar`, with the library webdataset."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ class WebDataset(TarShards):
     requires: ClassVar = {"webdataset": "webdataset"}
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Return a reader that has opened nothing yet."""
+        """Return a reader for this layout without opening any file."""
         return _WebReader(layout)
 
 
 class _WebReader(ArchiveReader):
-    """The library's iterators over an open file. The library's own function would leave the file open."""
+    """Reads an archive with webdataset's iterators over an open file.
+
+    webdataset's own function for opening archives would leave the file open.
+    """
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         from webdataset.tariterators import group_by_keys, tar_file_expander

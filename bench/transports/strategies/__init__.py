@@ -1,1 +1,4 @@
-"""Strategies of training, one file each. A strategy divides the model among ranks and exchanges data in each step."""
+"""Each public module in this package defines one strategy of training.
+
+A strategy divides the model among ranks and exchanges data in each step.
+"""

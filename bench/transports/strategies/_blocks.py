@@ -1,8 +1,9 @@
 """Build models from sizes: transformer blocks (gated or not, with or without experts), an embedding and a head.
 
-The number of a block determines its weights. All ranks, and all shares of a block, therefore have weights of the same
-model. The position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number of
-experts. All experts therefore get the same number of tokens, and times do not depend on the data.
+The weights of a block depend only on the number of the block. All ranks therefore have weights of the same model, even
+if a rank holds only a part of each block. The experts of a token depend on the token's position: token t goes to the
+experts t, t + 1, ... modulo the number of experts. All experts therefore get equally many tokens, and times do not
+depend on the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bench.transports.strategies._replica import WHOLE, Share
 
 
 class BlockSource:
-    """A transformer as a model to train on random data. Batches differ between `data_rank`s."""
+    """A transformer as a model to train on random data. Ranks with different `data_rank`s get different batches."""
 
     def __init__(self, torch: Any, sizes: Transformer, data_rank: int, case: Case) -> None:
         """Prepare without weights.
@@ -70,22 +71,22 @@ class BlockSource:
         return found / num_micro_batches
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None, because there is no closed form."""
+        """Return None, because no formula gives the exact gradients of this model."""
         return
 
 
 class _Weights:
-    """The weights of one block, in the order in which they are requested."""
+    """The weights of one block. The order of requests determines the value of each weight."""
 
     def __init__(self, torch: Any, number: int) -> None:
         self._torch, self._random = torch, torch.Generator().manual_seed(1000 + number)
 
     def matrix(self, *shape: int) -> Any:
-        """Return a matrix, or several matrices, that preserves the magnitude of its input."""
+        """Return one or several matrices. A product with such a matrix preserves the magnitude of its input."""
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
-        """Return this share of a matrix along one dimension, as a parameter."""
+        """Return this rank's share of a matrix, divided along one dimension, as a parameter."""
         own = whole.chunk(share.num, dim)[share.place].clone()
         weight = self._torch.nn.Parameter(own)
         weight.divided = share.num > 1
@@ -93,7 +94,7 @@ class _Weights:
 
 
 def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
-    """Give each matrix of a layer an adapter of this rank.
+    """Give each matrix of a layer a low-rank adapter of the given `rank`. If `rank` is 0, matrices get no adapter.
 
     An adapter consists of two narrow matrices, whose product is added to the matrix.
     """
@@ -105,7 +106,10 @@ def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
 
 
 def _times(values: Any, part: Any, name: str) -> Any:
-    """Return the product of values and a matrix of the attention or feed-forward part, with its adapter if any."""
+    """Multiply values by the matrix `name` of an attention or feed-forward part.
+
+    If the matrix has an adapter, add the adapter's product.
+    """
     found, inner = values @ getattr(part, name), getattr(part, f"{name}_in", None)
     return found if inner is None else found + (values @ inner) @ getattr(part, f"{name}_out")
 
@@ -141,7 +145,10 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """Predicts the token after every token of a text, or an image's class from the first token."""
+        """For a text, predicts the next token after every token.
+
+        For an image, predicts the class from the first token.
+        """
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -193,9 +200,10 @@ def _feedforward_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
-        """A feed-forward block, or experts of this size.
+        """A feed-forward block, or several experts that each have the size of a feed-forward block.
 
-        With tensor parallelism, ranks divide the block. With expert parallelism, each rank has some of the experts.
+        With tensor parallelism, the ranks divide the block among them. With expert parallelism, each rank holds some of
+        the experts.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:
@@ -253,7 +261,11 @@ def _layer_class(torch: Any) -> Any:
     attention_class, feedforward_class = _attention_class(torch), _feedforward_class(torch)
 
     class Layer(layer_class(torch)):  # type: ignore[misc]
-        """An attention block and a feed-forward block. Each block follows a norm and has a residual connection."""
+        """A transformer layer: an attention block, then a feed-forward block.
+
+        The attention block and the feed-forward block each have a norm before them and a residual connection around
+        them.
+        """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share, autocast: str, recompute: bool) -> None:
             super().__init__(autocast, recompute)

@@ -1,4 +1,4 @@
-"""Exchange activations on any process group. In the backward pass, exchange their gradients."""
+"""Exchange activations on any process group. In the backward pass, exchange the gradients of these activations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def copied(torch: Any, values: Any, group: Any) -> Any:
-    """Return the values unchanged. In the backward pass, sum their gradients over the group."""
+    """Return the values unchanged. In the backward pass, sum the gradients of these values over the group."""
     return _functions(torch)[0].apply(values, group)
 
 
@@ -19,7 +19,7 @@ def summed(torch: Any, values: Any, group: Any) -> Any:
 def all_to_all(torch: Any, values: Any, group: Any) -> Any:
     """Divide the values into equal pieces, and send piece k to rank k of the group.
 
-    Gradients go back to the senders.
+    In the backward pass, send the gradient of each piece back to the rank that sent the piece.
     """
     return _functions(torch)[2].apply(values, group)
 

@@ -4,8 +4,9 @@ A metered group is a process group of torch that is written in Python. The meter
 of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
 measured without changes.
 
-On a GPU, a wait of a rank is a wait of the model's stream for a call of a group. If a library such as FSDP exchanges
-data on separate streams, the model's stream waits for an event that follows a call.
+On a GPU, the recorded waits are the times for which the model's stream waits for a call of a group. Some libraries,
+such as FSDP, exchange data on separate streams. The model's stream then waits for an event that was recorded after the
+call.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """The current mode of metered groups, and the waits that they have recorded.
+    """The current mode of metered groups, and the waits that metered groups have recorded.
 
-    `exchanges`: whether the groups exchange data. If False, their calls return at once.
+    `exchanges`: whether the groups exchange data. If `exchanges` is False, calls of the groups return at once, without
+        an exchange.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
-    `waits`: for each wait, the number of the group (HOP for messages), and the marks of its begin and end.
+    `waits`: for each wait, the number of the group, the mark of its begin, and the mark of its end. Waits for messages
+        have the number HOP instead of a group's number.
     """
 
     place: HostPlace | GpuPlace
@@ -62,7 +65,7 @@ class Meter:
     waits: list[tuple[int, Any, Any]] = field(default_factory=list)
 
     def noting_events(self) -> AbstractContextManager[None]:
-        """Return a context that also records the waits of the model's stream for events."""
+        """Return a context that also records when the model's stream waits for events."""
         return self.place.noting_events(lambda group, began, ended: self.waits.append((group, began, ended)))
 
 
@@ -81,7 +84,10 @@ class RankGroups:
         self._metered = _metered_class(torch, meter.place.kind) if meter else None
 
     def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
-        """Open a group for each part of the ranks. Return the group that contains this rank."""
+        """Open one group for each of the parts into which the ranks are divided.
+
+        Return the group that contains this rank.
+        """
         rank, mine = self._dist.get_rank(), None
         for part in parts:
             if part not in self._opened:
@@ -91,12 +97,12 @@ class RankGroups:
         return mine
 
     def number(self, group: Any) -> int:
-        """Return the number of a group. Groups are numbered in the order in which they were opened."""
+        """Return the number of a group. Groups have numbers in the order in which they were opened."""
         return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Return a context that records waits for events, and that sends messages of metered groups in batches."""
+        """Return a context that records waits for events, and in which metered groups send messages in batches."""
         if self.meter is None:
             yield
             return
@@ -125,14 +131,17 @@ def finished(torch: Any, place: HostPlace | GpuPlace, value: Any = None) -> Any:
 
 @cache
 def _metered_class(torch: Any, kind: str) -> Any:
-    """Return the class of metered groups for tensors on this kind of device.
+    """Return the class of metered groups for tensors on one kind of device.
 
-    The class is made at the first call, because torch is imported only when a rank trains.
+    This function creates the class at its first call, because torch is imported only when a rank trains.
     """
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to the group `_plain` if `exchanges` of the meter is True. Otherwise, calls return at once."""
+        """Forwards calls to the group `_plain` if `exchanges` of the meter is True.
+
+        If `exchanges` is False, calls return at once.
+        """
 
         next: tuple[Any, Meter, int]
 
@@ -188,8 +197,8 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a version of torch.distributed.batch_isend_irecv that also batches the messages of metered groups.
 
-    Between two GPUs, messages in both directions must be one call of NCCL. torch makes one call only for process groups
-    of its own class. For other classes, torch makes one call for each message.
+    Between two GPUs, messages in both directions must be one call of NCCL. For process groups of its own class, torch
+    makes one call. For other classes, torch makes one call for each message.
     """
     dist = torch.distributed
     batch = dist.batch_isend_irecv
@@ -209,7 +218,7 @@ def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequ
 @cache
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A torch Work that records the first call of its method `wait`."""
+        """A torch Work whose first call of `wait` is recorded."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Run DistributedDataParallel with a hook that exchanges each bucket and records its times."""
+"""Run DistributedDataParallel with a hook that exchanges each bucket, and records the times of each exchange."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _EXACT_STEPS = 2  # steps with exact exchanges before PowerSGD begins; PowerSGD 
 
 
 def parallel(build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
-    """Return a module in DistributedDataParallel over a group, and a function to call after each backward pass.
+    """Wrap a module in DistributedDataParallel, so that `group` averages its gradients.
 
-    With a meter, a hook records the times of each bucket, or leaves out its exchange.
+    Return the wrapped module, and a function to call after each backward pass. With a meter, a hook records the times
+    of each bucket. The hook can also leave out the exchange of a bucket.
 
     `ignored`: the names of parameters that are not exchanged.
     """
@@ -53,7 +54,7 @@ def logged(model: Any) -> dict[str, float]:
 
 
 class BucketExchange:
-    """Exchanges buckets, compressed or uncompressed, and records when each bucket was ready and done."""
+    """Exchanges buckets, compressed or uncompressed, and records two marks of each bucket: ready and done."""
 
     def __init__(self, build: Build, group: Any) -> None:
         self._build, self._group, self._meter = build, group, build.groups.meter
@@ -83,7 +84,10 @@ class BucketExchange:
         return work.get_future().then(lambda future: noted.finish(place, future.value()[0]).div_(size))
 
     def finish(self, returned: Any) -> Any:
-        """Return the wait for the buckets of a backward pass, or the mark `returned` if there were no buckets."""
+        """Return a BucketWait for the buckets of a backward pass.
+
+        If there were no buckets, return the mark `returned`.
+        """
         exchanged, self._exchanged = self._exchanged, []
         if not exchanged:
             return returned
@@ -91,7 +95,7 @@ class BucketExchange:
 
 
 def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
-    """Return a function that exchanges a bucket in compressed form, or None without compression."""
+    """Return a function that exchanges a bucket in compressed form. Return None without compression."""
     torch, hook, size = build.torch, build.case.hook, group.size()
     if hook == "none":
         return None
@@ -115,11 +119,12 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
 
 
 def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any]:
-    """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
+    """Return a function that gathers the buckets of all ranks in 8 bits, and averages the buckets.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
-    allgather in the form that NCCL returns. Second, these hooks make two dependent exchanges for each bucket, and mix
-    up the exchanges of several buckets. This function sends scales and elements in one message.
+    allgather in the form that NCCL returns. Second, these hooks make two exchanges for each bucket, of which the second
+    depends on the first. The exchanges of several buckets can therefore get mixed up. This function sends the scales
+    and the elements of a bucket in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

@@ -1,6 +1,6 @@
 """Define the common part of all training strategies. A replica is one copy of the model in training.
 
-Each strategy has a file with a subclass of Replica, which overrides the methods that differ.
+Each strategy has a file with a subclass of Replica. The subclass overrides the methods that differ.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from bench.transports.strategies._groups import RankGroups
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of each layer on this rank.
+    """Describes which part of each layer this rank holds.
 
-    A layer has `num` parts, and this rank has part `place`. The ranks of `group` have all parts.
+    Each layer is divided into `num` parts. This rank holds the part with the number `place`. The ranks of `group`
+    together hold all parts.
     """
 
     kind: str  # "whole", "tensors" or "experts"
@@ -35,23 +36,26 @@ WHOLE = Share("whole")
 class ModelSource(Protocol):
     """A model to train.
 
-    A model has successive blocks, batches for the first block, and a loss function for the last block's output.
+    A model consists of successive blocks, batches for the first block, and a loss function for the last block's output.
     """
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return this rank's share of all blocks. Ranks with the same share get the same weights."""
+        """Return this rank's part of all blocks. Ranks that hold the same part get the same weights."""
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
-        """Return the contribution of a micro-batch to the loss of a step."""
+        """Return what a micro-batch contributes to the loss of a step."""
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of one step in host memory. The micro-batches are in sequence."""
+        """Return the inputs and targets of one step in host memory.
+
+        The micro-batches follow each other in the batch.
+        """
 
     def read(self, inputs: Any) -> Any:
         """Return the part of the inputs that the first block reads."""
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return the exact gradient of parameter `index` of block `number`, or None if it is not known in advance.
+        """Return the exact gradient of parameter `index` of block `number`, or None if this gradient is not known.
 
         The gradient is a mean over the batches of several ranks.
 
@@ -61,7 +65,10 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The components from which a strategy builds a replica. `meter` of `groups` is None for the bare replica."""
+    """The components from which a strategy builds a replica.
+
+    `groups` has no meter if the replica is the bare replica, which measures nothing.
+    """
 
     torch: Any
     case: Case
@@ -97,7 +104,7 @@ class Exchanged:
 
     `num_bytes`: the size of the bucket.
     `ready`: the mark when the bucket was ready.
-    `done`: the mark when its exchange was done.
+    `done`: the mark when the exchange of the bucket was done.
     """
 
     num_bytes: int
@@ -112,10 +119,10 @@ class Exchanged:
 
 @dataclass(slots=True)
 class BucketWait:
-    """The end of a backward pass, which waits until the exchanges of its buckets are done.
+    """The marks of a backward pass that ends when the exchanges of its buckets are done.
 
     `group`: the number of the group that exchanged the buckets.
-    `returned`: the mark when the pass returned.
+    `returned`: the mark when the backward pass returned.
     """
 
     group: int
@@ -123,7 +130,7 @@ class BucketWait:
     returned: Any
 
     def seconds(self, place: HostPlace | GpuPlace) -> tuple[float, float]:
-        """Return when the last bucket was ready, and when the last exchange was done."""
+        """Return two times: when the last bucket was ready, and when the last exchange was done."""
         at = place.seconds
         ready = max(at(one.ready) for one in self.buckets)
         return ready, min(at(self.returned), max(ready, *(at(one.done) for one in self.buckets)))
@@ -148,10 +155,11 @@ class HeldGradient:
     num_rounded: int = 1
 
     def rounding(self, num_micro_batches: int, epsilon: float) -> float:
-        """Return the largest relative error of an exchange that is correct.
+        """Return the largest relative error that rounding can cause in a correct exchange.
 
-        A division by a power of two causes no rounding. Otherwise, `num_rounded` shares are rounded before the
-        addition. All shares are positive, so the relative error is at most the number of roundings times `epsilon`.
+        A division by a power of two causes no rounding. If the divisor is not a power of two, `num_rounded` shares are
+        rounded before they are added. All shares are positive, so the relative error is at most the number of roundings
+        times `epsilon`.
 
         `epsilon`: the distance from 1 to the next larger number of the gradient's type.
         """
@@ -162,7 +170,7 @@ class HeldGradient:
 class Replica:
     """A copy of the model that this rank trains. The strategy sets `model` and `optimizer`.
 
-    `round_steps`: the number of steps in a round. A sample is the mean step of a round.
+    `round_steps`: the number of steps in a round. One sample is the mean duration of the steps in a round.
     `probe_rounds`: the number of rounds that `probe` needs.
     """
 
@@ -181,11 +189,17 @@ class Replica:
         return self.model(inputs)
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Return a context for all micro-batches except the last. In it, a backward pass exchanges nothing."""
+        """Return a context in which a backward pass exchanges nothing.
+
+        All micro-batches except the last run in this context.
+        """
         return nullcontext()
 
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
-        """Run the passes of all micro-batches. Return each segment with its begin and end."""
+        """Run the passes of all micro-batches.
+
+        Return each segment, with the mark of its begin and the mark of its end.
+        """
         build, mark, spans = self.build, self.build.place.mark, list[Span]()
         num = build.num_micro_batches
         for number, (part, of_part) in enumerate(zip(inputs.chunk(num), targets.chunk(num), strict=True)):
@@ -210,29 +224,32 @@ class Replica:
     def probe(self, on: bool) -> None:
         """Begin or end a probe. A probe is a round after which weights or gradients show whether exchanges are correct.
 
-        The default does nothing, because gradients of any round show it.
+        The default method does nothing, because the gradients of any round show whether exchanges are correct.
         """
 
     def own_log(self) -> Mapping[str, float]:
         """Return the times that the library's own logger recorded for the first steps.
 
-        The result has the number of steps ("steps") and the mean seconds of segments. The result is empty without a
-        logger.
+        The result has the number of steps ("steps") and the mean seconds of segments. If the library has no logger, the
+        result is empty.
         """
         return {}
 
     def weights(self) -> list[Any]:
-        """Return the weights on this rank without autograd history, so that a caller can save and restore them."""
+        """Return the weights on this rank, without autograd history. A caller can save and restore these weights."""
         return [local(weight).detach() for weight in self.model.parameters()]
 
     def blocks(self) -> list[tuple[int, Any]]:
-        """Return the blocks on this rank, with their numbers in the whole model."""
+        """Return the number and the module of each block on this rank.
+
+        The number is the block's position in the whole model.
+        """
         return list(enumerate(self.model))
 
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of the last step.
 
-        By default, every rank holds all gradients, and DistributedDataParallel averages them over all ranks.
+        By default, every rank holds all gradients, and DistributedDataParallel averages the gradients over all ranks.
         """
         num = self.build.num_ranks
         yield from held_alike(self, "all", WHOLE, tuple(range(num)), num_rounded=num)
@@ -257,10 +274,10 @@ def held_alike(
 
 
 def is_divided(weight: Any) -> bool:
-    """Check whether a weight is a part of a larger weight."""
+    """Check whether a weight is only a part of a larger weight."""
     return bool(getattr(weight, "divided", False))
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that may be distributed."""
+    """Return the part of a tensor that is on this rank. A tensor that is not distributed is returned unchanged."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

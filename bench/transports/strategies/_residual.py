@@ -48,7 +48,7 @@ class ResidualSource:
         return self._torch.nn.functional.cross_entropy(output.float(), targets) / num_micro_batches
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None, because there is no closed form."""
+        """Return None, because no formula gives the exact gradients of this model."""
         return
 
 

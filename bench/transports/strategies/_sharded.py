@@ -1,6 +1,7 @@
 """Shard weights with torch's FSDP2 over a mesh of ranks.
 
-Each rank holds a part of every weight. A rank gathers the weights of a layer when it needs the layer.
+Each rank holds a part of every weight. Before a rank computes a layer, the rank gathers the complete weights of this
+layer.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def held_shards(
     num: int,
     whole_weights: Container[tuple[int, int]] = (),
 ) -> Iterator[HeldGradient]:
-    """Yield shard `place` of `num` of all gradients. FSDP has averaged them over `replicas`.
+    """Yield one shard of all gradients: shard number `place` of `num` shards.
 
-    torch divides a gradient into shards along the first dimension.
+    FSDP has averaged the gradients over the ranks in `replicas`. Each gradient is divided into shards along its first
+    dimension.
 
     `whole_weights`: (block number, weight number) of each weight that is not divided among the ranks of a mesh row. The
         shards of such a weight are equal on all ranks of the row.

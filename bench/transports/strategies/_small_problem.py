@@ -1,7 +1,8 @@
-"""Train a small problem with an exchange and with exact gradients, to show the effect of the exchange on the loss.
+"""Train a small problem twice, with the exchange of a case and with exact gradients, to compare the losses.
 
-Another network, with random weights, assigns classes to random points. A network of two layers learns these classes.
-Seeds are fixed. For any number of ranks and any exchange, all ranks together see the same points in the same order.
+Random points are the inputs. Another network, with random weights, assigns a class to each point. A network of two
+layers learns these classes. Seeds are fixed. For any number of ranks and any exchange, all ranks together see the same
+points in the same order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HELD_OUT = 2048  # samples that are not trained on; the reported loss is their 
 
 
 class SmallSource:
-    """The network, and the points of one rank."""
+    """The network to train, and the training points of one rank."""
 
     def __init__(self, torch: Any, place: int, num_ranks: int) -> None:
         self._torch, self._place, self._num_ranks = torch, place, num_ranks
@@ -56,7 +57,7 @@ class SmallSource:
         return self._labelled(self._torch.Generator().manual_seed(1000 + number), _SAMPLES)
 
     def held_out(self) -> tuple[Any, Any]:
-        """Return points that no rank trains on."""
+        """Return points on which no rank trains."""
         return self._labelled(self._torch.Generator().manual_seed(9), _HELD_OUT)
 
     def read(self, inputs: Any) -> Any:
@@ -64,7 +65,7 @@ class SmallSource:
         return inputs
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None, because there is no closed form."""
+        """Return None, because no formula gives the exact gradients of this model."""
         return
 
     def _labelled(self, random: Any, num: int) -> tuple[Any, Any]:
@@ -78,7 +79,7 @@ def learned(
 ) -> dict[str, float]:
     """Train the problem with the exchange of a case and with exact gradients. Return `StepSamples.learned`.
 
-    All ranks call this function. The loss is computed for the mean of all ranks' weights.
+    All ranks call this function. The loss is computed with weights that are averaged over all ranks.
     """
     source = SmallSource(torch, grid.ranks.index(rank), len(grid.ranks))
 
@@ -107,7 +108,10 @@ def _trained(torch: Any, replica: Replica, source: SmallSource, num_steps: int) 
 
 
 def _loss(torch: Any, replica: Replica, source: SmallSource) -> float:
-    """Replace each rank's weights by the mean of all ranks' weights. Return the loss of the mean weights."""
+    """Replace each rank's weights by the mean of all ranks' weights.
+
+    Return the loss of the network with the averaged weights.
+    """
     weights = [weight.detach() for weight in replica.model.parameters()]
     vector = torch.cat([weight.flatten() for weight in weights])
     torch.distributed.all_reduce(vector)

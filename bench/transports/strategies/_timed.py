@@ -1,9 +1,9 @@
 """Define layers that sleep and have real gradients of a known value.
 
-The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. The mean covers
-all values that the layer received in both directions. The mean is 1 unless an exchange of activations failed. Sums of
-such gradients over ranks are exact in float32 in any order. Exchanged gradients are therefore compared with the closed
-form bit by bit.
+The gradient of a layer's weight is the product of three factors: a vector of small integers, the number (rank mod 7 +
+1), and a mean. The mean covers all values that the layer received in the forward pass and in the backward pass. The
+mean is 1 unless an exchange of activations failed. Sums of such gradients over ranks are exact in float32 in any order.
+Exchanged gradients are therefore compared bit by bit with their exact values.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TimedSource:
     ) -> None:
         """Prepare the layers.
 
-        `delays_s`: the delays of this rank, by segment.
-        `hands_over`: whether ranks exchange activations.
+        `delays_s`: for each segment, the delay of this rank.
+        `hands_over`: whether layers pass activations to other ranks.
         """
         self._torch, self._rank, self._timed, self._delays_s, self._place = torch, rank, timed, delays_s, place
         self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
@@ -57,7 +57,7 @@ class TimedSource:
     def blocks(self, share: Share) -> list[Any]:
         """Return the layers.
 
-        With expert parallelism, every second layer is an expert. All ranks hold the other layers.
+        With expert parallelism, every second layer is an expert. All ranks hold complete copies of the other layers.
         """
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
@@ -73,18 +73,18 @@ class TimedSource:
         return found
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
-        """Return the sum, whose gradient is 1 everywhere."""
+        """Return the sum of the outputs. The gradient of this sum is 1 for every output."""
         return output.sum()
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return the mean over the replicas of the gradients of all micro-batches."""
+        """Sum the gradients of all micro-batches on each replica, and return the mean over the replicas."""
         sum_of_ranks = sum(map(_factor, replicas)) * self._num_micro_batches
         return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
 
     def _part(self, number: int, share: Share) -> Any:
-        """Return this share of the gradient of rank 0's layer.
+        """Return the part of a layer's gradient that belongs to `share`, without the factor of the rank.
 
-        The elements repeat the numbers 1 to 7. Each layer begins with another number.
+        The elements are the numbers 1 to 7, repeated. The first number differs between successive layers.
         """
         size = self._timed.num_bytes // _ELEMENT_BYTES
         first, last = 0, size
@@ -95,16 +95,17 @@ class TimedSource:
 
 
 def _factor(rank: int) -> int:
-    """Return the factor of a rank's gradients."""
+    """Return the factor (rank mod 7 + 1), by which all gradients of a rank are multiplied."""
     return rank % _FACTORS + 1
 
 
 @cache
 def _halves(torch: Any) -> tuple[Any, Any]:
-    """Return two autograd functions that sleep for the time of a layer. The gradient of its weight is known.
+    """Return two autograd functions that sleep for the time of a layer.
 
-    A pipeline schedule may compute the gradient of the input and the gradient of the weight separately. The time of a
-    backward pass is therefore divided between the two gradients.
+    Together, the two functions give the layer's weight a gradient of known values. A pipeline schedule may compute the
+    gradients of inputs and the gradients of weights separately. The time of a backward pass is therefore divided
+    between the two gradients.
     """
 
     class InputPart(torch.autograd.Function):  # type: ignore[misc]
@@ -148,7 +149,7 @@ def _layer_class(torch: Any) -> Any:
     input_part, weight_part = _halves(torch)
 
     class TimedLayer(torch.nn.Module):  # type: ignore[misc]
-        """Sleeps for the time of a layer in both passes, and returns the known gradient of its weight."""
+        """Sleeps in the forward pass and in the backward pass, and gives its weight a gradient of known values."""
 
         def __init__(
             self, place: HostPlace | GpuPlace, gradient: Any, share: Share, seconds: tuple[float, float]

@@ -1,8 +1,8 @@
 """Define the base class of strategies without buckets.
 
-With such a strategy, each rank changes its own weights, and exchanges weights or gradients. A round of steps checks the
-strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate is 0. The
-weights at the end therefore follow from the gradients of the first step, which are known.
+A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. One round of
+steps is enough to check the strategy. The first step of a round has a learning rate above 0. In all other steps, the
+learning rate is 0. The weights at the end therefore follow from the known gradients of the first step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Rep
 
 
 class OwnWeights(Replica):
-    """A replica without a wrapper of torch. Every rank has its own weights."""
+    """A replica without a wrapper of torch. The weights of different ranks may differ."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -24,12 +24,15 @@ class OwnWeights(Replica):
         self._rates: list[float] = []
 
     def probe(self, on: bool) -> None:
-        """Begin or end a probe. A probe has a first step with a learning rate above 0, then steps with the rate 0."""
+        """Begin or end a probe. In a probe, the first step has a learning rate above 0.
+
+        All further steps have the learning rate 0.
+        """
         self.is_probed, self._rates = on, [self.probe_rate] if on else []
 
     @property
     def probe_rate(self) -> float:
-        """The learning rate of the first step of a probe."""
+        """The learning rate for the first step of a probe."""
         return 1.0
 
     def next_rate(self) -> float:
@@ -39,7 +42,7 @@ class OwnWeights(Replica):
         return self._rates.pop() if self._rates else 0.0
 
     def change(self) -> None:
-        """Change this rank's weights by its own gradients."""
+        """Change this rank's weights by this rank's gradients."""
         self.optimizer.param_groups[0]["lr"] = self.next_rate()
         self.optimizer.step()
 
@@ -64,19 +67,18 @@ class OwnWeights(Replica):
 
     @property
     def knows_gradients(self) -> bool:
-        """Whether the gradients of the model are known in advance."""
+        """Whether exact values of the model's gradients are known in advance."""
         return all(expected is not None for expected in self._expected((self.build.rank,)))
 
     def own_gradients(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of this rank's own batch."""
+        """Yield the gradients that this rank computed from its own batch."""
         rank = self.build.rank
         yield from self.in_vector(of_rank(rank), self.flat([weight.grad for weight in self.trained()]), (rank,))
 
     def moved(self, part: str, replicas: Sequence[int], factor: float = 1.0) -> Iterator[HeldGradient]:
-        """Yield how far a probe moved the weights of this rank.
+        """Yield the changes of this rank's weights during a probe, or the weights if their changes cannot be checked.
 
-        If the gradients of the model are known in advance, the weights begin with the value 0. Otherwise, yield the
-        weights.
+        All weights begin with the value 0 if the model's gradients are known, so the weights then show the change.
         """
         vector = self.flat(self.trained())
         if self.knows_gradients:
@@ -93,5 +95,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name of gradients and weights that depend only on one rank's batch."""
+    """Return the name for gradients and weights that only one rank's batch determines."""
     return f"rank {rank}"

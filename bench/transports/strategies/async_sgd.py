@@ -2,8 +2,9 @@
 
 The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server", NeurIPS 2013). A rank applies its own gradients at once, and the gradients of other ranks exactly `--staleness`
-steps later. A run is therefore repeatable. Ranks do not wait longer than with gradients that are applied on arrival. A
-row shows the mean step of a round. The last step of a round waits for all gradients.
+steps later. A run therefore gives the same result when it is repeated. Compared with a method that applies gradients as
+soon as they arrive, ranks do not wait longer. A row shows the mean step of a round. The last step of a round waits for
+all gradients.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class AsyncSgd(OwnWeights):
     def probe_rate(self) -> float:
         """The number of ranks.
 
-        With this learning rate, the weights change by the sum of all gradients. The sum of whole numbers is exact.
+        At this learning rate, a step changes the weights by the sum of all ranks' gradients. The gradients of timed
+        layers are whole numbers, so their sum has no rounding error.
         """
         return float(self.build.num_ranks)
 
@@ -67,7 +69,7 @@ class AsyncSgd(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of all ranks in the last step.
 
-        After a probe, yield the weights instead if their exact values are known.
+        After a probe, yield the weights instead of the gradients, if the exact values of the weights are known.
         """
         num_ranks = self.build.num_ranks
         if self.is_probed and self.knows_gradients:
@@ -86,10 +88,10 @@ class AsyncSgd(OwnWeights):
 
 @dataclass(slots=True)
 class _Sent:
-    """The gradients of one step that are in flight.
+    """The gradients of one step while they are in flight between ranks.
 
-    `works`: the operations to wait for.
-    `received`: the gradients by the rank that sent them.
+    `works`: the torch operations to wait for.
+    `received`: for each sender, the gradients that this rank receives.
     """
 
     works: list[Any]

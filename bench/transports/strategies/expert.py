@@ -17,7 +17,7 @@ TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "buck
 
 
 class Expert(Replica):
-    """Exchanges tokens twice per expert layer and direction. Each row of ranks holds a copy of all experts."""
+    """Exchanges tokens twice per expert layer in each pass. Each row of the mesh holds a copy of all experts."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -39,7 +39,8 @@ class Expert(Replica):
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the passes.
 
-        Then sum the gradients of experts over all copies, and divide them by the number of all ranks.
+        After the backward pass, sum the gradients of experts over all copies, and divide the sums by the number of all
+        ranks.
         """
         spans, build = super().passes(inputs, targets), self.build
         began = self.build.place.mark()

@@ -1,6 +1,7 @@
 """Train with FSDP.
 
-Ranks divide weights, gradients and optimizer state. A rank gathers a layer when it needs the layer.
+Ranks divide weights, gradients and optimizer state. A rank gathers the weights of a layer when the rank needs the
+layer.
 """
 
 from __future__ import annotations

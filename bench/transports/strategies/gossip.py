@@ -1,8 +1,9 @@
-"""Each rank averages its weights with the weights of its two neighbours in a ring while its passes run.
+"""While a rank computes its passes, it exchanges weights with its two neighbours in a ring.
 
-The method is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS
-2017). A rank sends its weights while it computes the gradient at these weights. The new weights are the average of the
-weights, changed by this gradient.
+After the passes, the rank averages its own weights and the received weights. The method is algorithm 1 of Lian et al.,
+"Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017). Each rank sends its current weights
+while it computes the gradient at these weights. To get the new weights, the rank averages its weights with those of its
+neighbours, and applies this gradient to the average.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Gossip(OwnWeights):
         self._works: list[Any] = []
 
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
-        """Send the weights to the neighbours, and compute meanwhile."""
+        """Send the weights to the neighbours, and compute the gradients at the same time."""
         dist, began = self.build.torch.distributed, self.build.place.mark()
         self._sent = self.flat(self.trained())
         self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
@@ -56,7 +57,7 @@ class Gossip(OwnWeights):
     def held(self) -> Iterator[HeldGradient]:
         """Yield this rank's gradients, or the averaged weights after a probe.
 
-        Also yield the weights sent and received.
+        Also yield the weights that this rank sent and received.
         """
         rank = self.build.rank
         if self.is_probed:

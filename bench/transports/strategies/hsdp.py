@@ -1,4 +1,7 @@
-"""Train with HSDP. Each row of the mesh works like fsdp2. Rows hold copies of the model and average their gradients."""
+"""Train with HSDP. Each row of the mesh works like fsdp2.
+
+The rows of the mesh hold copies of the model, and average their gradients.
+"""
 
 from __future__ import annotations
 

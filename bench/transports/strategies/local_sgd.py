@@ -1,8 +1,8 @@
-"""Train with local SGD. Each rank changes its own weights for some steps. Then all ranks average their weights.
+"""Train with local SGD. Each rank changes its own weights for some steps.
 
-The method is that of Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). In post-local SGD, the
-first steps are as in ddp (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). A row shows the mean
-step of one period.
+At the end of the period, all ranks average their weights. The method is that of Stich, "Local SGD Converges Fast and
+Communicates Little" (ICLR 2019). In post-local SGD, the first steps are as in ddp (Lin et al., "Don't Use Large
+Mini-Batches, Use Local SGD", ICLR 2020). A row shows the mean step of one period.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRAITS = StrategyTraits(
 
 
 class LocalSgd(OwnWeights):
-    """One allreduce of all weights per period."""
+    """Averages all weights with one allreduce at the end of each period."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

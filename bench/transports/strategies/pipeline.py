@@ -63,7 +63,7 @@ class Pipeline(Replica):
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the schedule, and average gradients over the copies.
 
-        All time outside forward passes counts as backward.
+        The time of the step outside the forward passes is reported as backward time.
         """
         self._spans, build = [], self.build
         began = self.build.place.mark()

@@ -1,6 +1,6 @@
-"""Train with tensor parallelism. The ranks of a mesh row divide each layer and sum its activations.
+"""Train with tensor parallelism. The ranks of a mesh row divide each layer, and sum the activations of the layer.
 
-Rows hold copies of the model and average their gradients.
+The rows of the mesh hold copies of the model, and average their gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "buck
 
 
 class TensorReplica(Replica):
-    """Divides layers as in Megatron. Each half of a layer sums activations once in each pass. Rows work like ddp."""
+    """Divides layers as in Megatron.
+
+    In each pass, a transformer layer sums activations twice: in its attention block and in its feed-forward block. Rows
+    work like ddp.
+    """
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

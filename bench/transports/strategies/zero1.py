@@ -1,4 +1,7 @@
-"""Train with ZeRO-1. Each rank updates a part of the weights, and broadcasts it. All other work is as in ddp."""
+"""Train with ZeRO-1. Each rank updates a part of the weights, and broadcasts the updated part.
+
+All other work is as in ddp.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches",
 
 
 class Zero1Replica(Replica):
-    """Uses torch's ZeroRedundancyOptimizer. After a step, each rank broadcasts its part of the weights."""
+    """Uses torch's ZeroRedundancyOptimizer.
+
+    After a step, each rank broadcasts the part of the weights that it has updated.
+    """
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
