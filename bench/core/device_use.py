@@ -1,4 +1,7 @@
-"""The state of a GPU, or of a host's CPUs, while a row was timed: clocks, power, temperature, throttling, errors."""
+"""Describe the state of a GPU, or of a host's CPUs, while a row was timed.
+
+The state consists of clocks, power, temperature, throttle reasons and error counters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links of one node, in a form that a results file can store. Bounds, predictions and models use them."""
+"""Describe the links of one node. Results files store this description, and bounds, predictions and models use it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _GIVEN = "given for this run"  # a value in NodeLinks.sources
 class NodeLinks:
     """The links of one node. Rates are in bytes per second and direction. A value of None is unknown.
 
-    `to_dict` and `from_dict` convert the links to and from JSON. The fields after `gpus_per_pcie_switch` do not affect
-    times.
+    `to_dict` and `from_dict` convert the links to and from JSON. Only the fields up to `gpus_per_pcie_switch` affect
+    computed times.
 
     `nvlink_bytes_per_s`, `pair_bytes_per_s`, `pcie_bytes_per_s`, `nic_bytes_per_s`: the rate of one GPU, one pair or
         one NIC.
@@ -143,9 +143,9 @@ class NodeLinks:
 
 
 class Limit(Code):
-    """What limits the traffic of a bound.
+    """What sets a bound on the bus bandwidth, such as a GPU's PCIe port.
 
-    Each limit has a value for `Bound.code` and a name for the bound.
+    Each member has two texts: the value of `Bound.code`, and a name for people.
     """
 
     MEMORY_COPY = "memory-copy", "memory copy"
@@ -176,9 +176,9 @@ class Limit(Code):
 
 
 class FloorKind(StrEnum):
-    """The source of a floor: the latencies of the links, or the measured time of a message.
+    """How a latency floor was determined: from the latencies of the links, or from the measured time of a message.
 
-    An operation may be faster than a measured message if it needs no message.
+    A floor from a measured message is not a hard limit: an operation that needs no message may be faster.
     """
 
     LINKS = "links"
@@ -187,7 +187,7 @@ class FloorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The shortest possible time of an isolated operation. `name`: its derivation, a text for people."""
+    """The shortest possible time of an isolated operation. `name`: a text that says how the time was derived."""
 
     seconds: float
     name: str

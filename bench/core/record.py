@@ -20,7 +20,8 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """What a reader must know about a row's figure. The texts are in results/messages.py."""
+    """Flags of a row, which tell the reader what limits or explains its figure. The texts are in results/messages.py.
+    """
 
     INVALID = "invalid"  # wrong data arrived
     WRONG_DATA = "wrong-data"  # wrong data arrived; `Record.first_wrong` has the first
@@ -100,7 +101,7 @@ class Samples:
     skew_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        """Pack the seconds, because ten million of them take 80 MB as an array and 320 MB as a tuple."""
+        """Store the seconds in packed arrays. Ten million values take 80 MB as an array, but 320 MB as a tuple."""
         self.seconds, self.warmup = array("d", self.seconds), array("d", self.warmup)
         self.host_s, self.enqueue_s = array("d", self.host_s), array("d", self.enqueue_s)
         self.skew_s = array("d", self.skew_s)
@@ -108,17 +109,19 @@ class Samples:
             self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:
-        """Free all times. Keep the first time of the warm-up, which shows that there was a warm-up."""
+        """Free all times except the first time of the warm-up. This time shows that there was a warm-up."""
         self.seconds = self.host_s = self.enqueue_s = array("d")
         self.by_rank, self.warmup = (), self.warmup[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The aggressors that disturbed a record's samples, and the victims' samples without aggressors.
+    """What disturbed the samples of a record: the traffic of the aggressors.
 
-    Blocks of disturbed and undisturbed samples alternate. Block k of either kind begins with sample k x
-    samples_per_block.
+    Also the victims' times without aggressors.
+
+    Blocks of samples with aggressors and blocks of samples without aggressors alternate. The samples with aggressors
+    are counted separately from those without. In each count, block k begins with sample `k * samples_per_block`.
 
     `alone_s[i]`: time of the slowest rank in undisturbed sample i.
     `aggressor_bytes`: payload of the aggressors' pattern.
@@ -142,9 +145,10 @@ class Contention:
 class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
-    The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted` products are timed.
-    Block k of each kind begins with sample k x samples_per_block. All times are those of the slowest rank.
+    The samples of the record itself are the times of the collective while products run. A product multiplies matrices
+    of `order` rows with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted`
+    products are timed. The samples of each kind of block are counted separately. In each count, block k begins with
+    sample `k * samples_per_block`. All times are those of the slowest rank.
 
     `alone_s[i]`: the time of the collective alone in sample i.
     `product_alone_s[i]`: the time of one product without the collective.
@@ -167,7 +171,7 @@ class OverlapSamples:
 
 @dataclass(frozen=True, slots=True)
 class BesideSamples:
-    """Copies that ran at the same time. Each copy is timed while the other copies still run.
+    """Times of copies that ran at the same time. A copy is timed only while the other copies still run.
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
     `num_partly_alone`: number of samples in which a copy ended while the timed part of another copy on the same host
@@ -180,7 +184,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """Measurements of each pass over a data set, including the source of the bytes and reference times.
+    """Measurements of the passes over a data set: where the bytes came from, and times to compare with.
 
     `state`: the proven source of the bytes. "cold" means the device. "client-cold" means a server, whose own cache is
         unknown. "warm" means the page cache.
@@ -189,10 +193,10 @@ class ReadSamples:
     `direct_s`: after some cold passes, the time to read the same number of bytes in order with O_DIRECT.
     `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
-    If steps take batches, these fields have one value for each pass. Each value is the mean over the steady part of the
-    pass.
+    If training steps consume the data in batches, these fields have one value for each pass. Each value is a mean over
+    the steps of the pass, without its beginning and end.
 
-    `wait_s`: the time from the end of a step until its next batch is there.
+    `wait_s`: the time from the end of a step until the next batch is ready.
     `step_s`: the duration of a step.
     `busy_s`: the time that a worker needs to read and prepare a batch.
 
@@ -217,7 +221,7 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that the data set has a record, and that the three means of steps are all present or all missing."""
+        """Check that there is a record, and that `wait_s`, `step_s` and `busy_s` have the same number of values."""
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -225,11 +229,12 @@ class ReadSamples:
 
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
-    """Merge the passes of all ranks. Returns the first failure, if any.
+    """Merge the measurements of all ranks. If a rank reports a failure, return the first failure instead.
 
-    For each pass, the result has the longest CPU time and the longest wait of any rank. For warm passes, it has the
-    largest number of device bytes of any rank. For other passes, it has the smallest number. The other values are those
-    of the first rank. A rank without passes gives None.
+    For each pass, CPU time and waiting time are the longest of any rank. Device bytes are the largest number of any
+    rank for warm passes, and the smallest number for other passes. All other values are those of the first rank.
+
+    `proofs`: the measurements of each rank, or None for a rank that read nothing.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -247,12 +252,12 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Times of a training step, for each twin (core/training_step.py) and for each phase of the full step.
+    """Times of a training step. A twin is a variant of the step, such as the full step or the step without loader.
 
-    Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block. The record's own
-    samples are those of the bare twin, whose steps have no clocks inside. In files of earlier versions, the record's
-    samples are those of the full twin. The values of a bucket are those of rank 0. They are medians over the full
-    steps. Buckets are in the order of exchange.
+    All twins are measured in alternating blocks. Within the samples of a twin, block k begins with sample `k *
+    samples_per_block`. The samples of the record itself are those of the bare twin, in which only whole steps are
+    timed. In files of earlier versions, they are those of the full twin. The values of a bucket are those of rank 0.
+    They are medians over the full steps. Buckets are in the order of exchange.
 
     `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
         twin is one of these twins.
@@ -304,10 +309,9 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    All values are those of the slowest rank. For each block, a list has the seconds of each step, and another list has
-    the seconds of the exchange in each step. Fields with names that end in `_alone_s` belong to the blocks without a
-    checkpoint. `exchange_during_s` has the times of those exchanges whose steps began before the checkpoint was
-    durable.
+    All values are those of the slowest rank. For each block, one list has the seconds of each step. Another list has
+    the seconds of each step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint.
+    `exchange_during_s` has only exchanges of steps that began before the checkpoint was durable.
 
     `total_s`: for each burst, the time from the start of the burst until `num_steps` steps have ended.
     `blocked_s`: for each burst, the time until the first step could begin.
@@ -336,8 +340,8 @@ class StarvedRank:
     """A rank that got too little CPU time while a row was timed.
 
     The times of other ranks include the time in which they waited for this rank. The rank got `cpu_s` of the `needed_s`
-    seconds that it needed. `others_share` is the median share of the other ranks. A rank's share is the CPU time that
-    it got, divided by the CPU time that it needed.
+    seconds that it needed. A rank's share is the CPU time that it got, divided by the CPU time that it needed.
+    `others_share` is the median of the shares of all other ranks.
     """
 
     rank: int

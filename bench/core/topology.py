@@ -1,4 +1,4 @@
-"""Form groups of ranks. A topology defines the ranks of each group and the groups that run at the same time.
+"""Form groups of ranks. A topology defines which ranks are in a group, and which groups run at the same time.
 
 - `world`: one group with all ranks.
 - `node`: for each node, a group with the ranks of this node. All groups run at the same time.
@@ -47,10 +47,13 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence that makes its elements on access, because 8,192 ranks have 33.5 million pairs."""
+    """A sequence that computes an element only when it is accessed.
+
+    It saves memory: 8,192 ranks, for example, have 33.5 million pairs.
+    """
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
-        """Set up the sequence. `make(k)` makes element k of `num`."""
+        """Set up a sequence of `num` elements. `make(k)` computes element k."""
         self._num, self._make = num, make
 
     def __len__(self) -> int:
@@ -93,7 +96,7 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """Return the groups that run at the same time, round by round.
+    """Return the rounds of a measurement. A round is the groups that run at the same time.
 
     `among`: the ranks to use. The default is all ranks of the world.
 
@@ -146,7 +149,8 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
     """Return all pairs in rounds of disjoint pairs.
 
-    One rank stays, and the other ranks rotate. There are N - 1 rounds, or N rounds if N is odd.
+    By the circle method, one rank keeps its place and the other ranks rotate. N ranks need N - 1 rounds, or N rounds if
+    N is odd.
     """
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
@@ -163,7 +167,7 @@ def _pair(a: int, b: int) -> Group:
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
-    """Divide ranks into `num` groups. `which` returns the group of a rank."""
+    """Divide ranks into `num` groups. `which`: a function that returns the number of a rank's group."""
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)
