@@ -110,7 +110,9 @@ class NumpyArrays(Arrays):
         return array.view(np.int64)
 
     def repeated(self, array: Any, rows: int) -> Any:
-        """Return a two-dimensional view of `rows` rows, all at the same memory address (the stride between rows is 0).
+        """Return a two-dimensional view of `rows` rows, all at the same memory address.
+
+        The stride between rows is 0.
         """
         return np.broadcast_to(array, (rows, len(array)))
 

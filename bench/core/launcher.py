@@ -106,7 +106,9 @@ class Launcher(ABC):
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the environment variables that the launcher needs. These values override the variables of the cluster.
+        """Return the environment variables that the launcher needs.
+
+        These values override the variables of the cluster.
         """
         return {}
 

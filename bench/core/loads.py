@@ -187,7 +187,9 @@ class _RoutedPhase:
         self._most_bytes = _most_bytes(fabric, flows, paths, num_bytes)
 
     def load(self, fabric: Fabric) -> Load:
-        """Return the Load of this phase on `fabric`. Its shape must equal the shape of the fabric that gave the paths.
+        """Return the Load of this phase on `fabric`.
+
+        Its shape must equal the shape of the fabric that gave the paths.
         """
         rates = fabric.rates
         slopes = [self._largest * seconds for seconds in self._classes.completions([*rates.values()])]

@@ -227,7 +227,9 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 2 S (N-1)/N bytes. One half is needed to reduce the data, and the other half to distribute the result.
+        """Return 2 S (N-1)/N bytes.
+
+        One half is needed to reduce the data, and the other half to distribute the result.
         """
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
@@ -242,8 +244,7 @@ class MessagePattern(Pattern):
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the expected data of each message that the member receives, with its position in the receive buffer.
-        """
+        """Return the expected data of each message that the member receives, with its position in the receive buffer."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
@@ -298,8 +299,7 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the expected data of each message that the member receives, with its position in the receive buffer.
-        """
+        """Return the expected data of each message that the member receives, with its position in the receive buffer."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

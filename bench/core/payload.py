@@ -146,7 +146,9 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Whether a result is correct only if all its bits are as expected. This is true for all operations except avg.
+        """Whether a result is correct only if all its bits are as expected.
+
+        This is true for all operations except avg.
         """
         return self._op != "avg"
 
@@ -329,7 +331,9 @@ def _rule_name(dtype: Dtype, op: str) -> str:
 
 
 def _encode(values: Any, dtype: Dtype) -> Bytes:
-    """Return values as raw little-endian elements. The conversion is exact for the values of all rules in this module.
+    """Return values as raw little-endian elements.
+
+    The conversion is exact for the values of all rules in this module.
     """
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"

@@ -20,7 +20,9 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """Flags of a row, which tell the reader what limits or explains its figure. The texts are in results/messages.py.
+    """Flags of a row, which tell the reader what limits or explains its figure.
+
+    The texts are in results/messages.py.
     """
 
     INVALID = "invalid"  # wrong data arrived
@@ -194,7 +196,7 @@ class ReadSamples:
     `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
     If training steps consume the data in batches, these fields have one value for each pass. Each value is a mean over
-    the steps of the pass, without its beginning and end.
+    the steady part of the pass, without its beginning and end.
 
     `wait_s`: the time from the end of a step until the next batch is ready.
     `step_s`: the duration of a step.

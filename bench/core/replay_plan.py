@@ -155,7 +155,9 @@ def _mapped(plan: ReplayPlan, ranks: tuple[int, ...]) -> Mapped:
 
 
 def _of_ranks(known: Mapping[int, T], members: Sequence[int], here: Mapping[int, int]) -> dict[int, T]:
-    """Return a value for each replayed rank. A rank without a trace gets the value of the first rank that has a trace.
+    """Return a value for each replayed rank.
+
+    A rank without a trace gets the value of the first rank that has a trace.
     """
     first = known[min(known)]
     return {here[member]: known.get(member, first) for member in members if member in here}

@@ -1,4 +1,6 @@
-"""Describe the training that the ranks run: the model, the options and the delays, derived from a case and its world.
+"""Describe the training that the ranks run: the model, the options and the delays.
+
+The description is derived from a case and its world.
 """
 
 from __future__ import annotations

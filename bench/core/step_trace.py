@@ -36,7 +36,9 @@ class StepPhase(StrEnum):
 
 
 class StepPart(StrEnum):
-    """One part of the time of a rank's step. The parts do not overlap, and their times add up to the time of the step.
+    """One part of the time of a rank's step.
+
+    The parts do not overlap, and their times add up to the time of the step.
     """
 
     DATA_WAIT = "data_wait"  # the rank waited for the loader's next batch, and the device was idle
