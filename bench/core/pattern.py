@@ -244,7 +244,7 @@ class MessagePattern(Pattern):
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the expected data of each message that the member receives, with its position in the receive buffer."""
+        """Return what the receive buffer must contain: the data of each received message, and their position."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
@@ -299,7 +299,7 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the expected data of each message that the member receives, with its position in the receive buffer."""
+        """Return what the receive buffer must contain: the data of each received message, and their position."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

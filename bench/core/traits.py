@@ -104,7 +104,7 @@ _UNKNOWN = Traits()
 def traits(name: str) -> Traits:
     """Return the traits of a transport.
 
-    If the name is `auto`, or if `transports/` has no file of this name, the function returns the default traits.
+    The result is the default traits if the name is `auto`, or if `transports/` has no file of this name.
     """
     if name not in plugins.names("transport"):
         return _UNKNOWN
@@ -120,7 +120,10 @@ def names_with(trait: str) -> tuple[str, ...]:
 
 
 def names_obeying(factor: str) -> tuple[str, ...]:
-    """Return the transports that obey an option that other transports ignore: `names_obeying("graph")`."""
+    """Return the transports that obey an option. Other transports ignore the option.
+
+    For example, `names_obeying("graph")` returns the transports that obey --graph.
+    """
     return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
 
 
@@ -135,5 +138,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the names of the facts that must be equal on all ranks, for all transports together."""
+    """Return the names of facts that must be equal on all ranks. The result covers all transports."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -36,9 +36,9 @@ def run(
 ) -> ProcessEnd:
     """Run a command with its output in `folder`.
 
-    Before it returns, this function kills all processes of the command that still run, except processes that cannot be
-    killed. The command gets `job_id` as BENCH_JOB, which identifies all processes that it started. A command that
-    cannot start has exit code 127, as in a shell.
+    Before the function returns, it kills all processes of the command that still run. Some processes, such as those
+    that hang in a driver, cannot be killed. The command's environment has BENCH_JOB=`job_id`. All its child processes
+    inherit this variable, so they can be found. A command that cannot start has exit code 127, as in a shell.
     """
     began = time.monotonic()
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:

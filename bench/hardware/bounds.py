@@ -1,9 +1,10 @@
 """Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-With any algorithm, some bytes must cross a link, so t >= bytes / rate. The bus bandwidth is S x factor / t. The bus
-bandwidth is therefore at most S x factor x rate / bytes. A `hard` bound is a physical limit, and a figure above this
-limit is an error. A `reference` bound was measured, and a figure may exceed it. A link with an unknown rate gives no
-bound.
+Whatever the algorithm, some bytes must cross a link, so `t >= bytes / rate`. The bus bandwidth is S x factor / t, with
+the payload S and the bus factor. It is therefore at most `S x factor x rate / bytes`.
+
+A `hard` bound is a physical limit. A figure above a hard bound is an error. A `reference` bound is a measured or
+typical limit, which a figure may exceed. A link with an unknown rate gives no bound.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return all known bounds on the bus bandwidth of a record, the tightest first.
 
-    The result is empty if the record has no bus bandwidth, if the number of ranks or nodes is unknown, or if ranks
-    shared a GPU.
+    The result is empty in three cases: the record has no bus bandwidth, the number of ranks or nodes is unknown, or
+    several ranks shared a GPU.
     """
     if shares_gpu(header, record.flags):
         return ()
@@ -109,7 +110,7 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """Yield the bound by the busiest link, if it is below the row's hard bounds.
+    """Yield the bound that the busiest link sets, if this bound is lower than all hard bounds of the row.
 
     The busiest link is the link that needs the longest time for its traffic.
     """
@@ -134,10 +135,10 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """Return the links between the two GPUs of a pair's row.
+    """Return the links between the two GPUs of a row that measures a pair.
 
-    If the node has NVLinks but no NVLink joins these two GPUs, return the links of the node, because a library may
-    route through a third GPU.
+    If the node has NVLinks, but not between these two GPUs, return the links of the node. A library may then use
+    NVLinks through a third GPU.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links
@@ -172,18 +173,18 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = True) -> float | None:
-    """Return the rate at which every rank of a row can copy between host and GPU at the same time; None if unknown.
+    """Return the rate at which each rank of a row can copy between host and GPU while all ranks copy. None if unknown.
 
     `through_host`: whether the data come from host memory. If so, the GPUs on one PCIe switch share the link of the
-    switch.
+        switch.
     """
     return _live_copies.host_link_of_each(header, record, through_host)
 
 
 def floor_of(header: Header, record: Record) -> Floor | None:
-    """Return the shortest possible time of an isolated operation, and its derivation from latencies; None if unknown.
+    """Return the latency floor of a row: the shortest possible time of an isolated operation. None if unknown.
 
-    Pipelined operations overlap, so their latency is not a lower bound.
+    A pipelined row has no floor, because pipelined operations overlap.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
@@ -245,7 +246,7 @@ def _port(links: NodeLinks) -> Limit:
 
 
 def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
-    """Check whether NVLink connects every two ranks of the group."""
+    """Check whether all traffic of the group can use NVLink."""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
@@ -265,12 +266,14 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """Yield the bounds of the ports.
+    """Yield the bounds that the ports of a rank set.
 
-    If the switch can reduce, the `hard` bound assumes in-network reduction, and the bound without it is only a
-    `reference`. With in-network reduction and n ranks on the switch, a port sends S while the switch reads its buffer.
-    The port also sends S/n, its share of the result. Thus t >= S (1 + 1/n) / B for the port's rate B, and busbw <= 2B
-    (n-1)/(n+1) inside a node.
+    If the switch can reduce, the `hard` bound assumes in-network reduction. The bound without in-network reduction is
+    then only a `reference`. With n ranks on the switch and payload S, the switch reads S through each port. Each port
+    also sends S/n, its share of the result. For a port with rate B, inside a node:
+
+    - t >= S (1 + 1/n) / B
+    - busbw <= 2 B (n-1) / (n+1)
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
     message = f"{why}; {format_bytes(port_bytes)} must leave through it"
@@ -315,7 +318,10 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound from this machine's measured copy rate. A message through memory is copied at least once."""
+    """Yield the bound that the host's memory sets, from the copy rate that this machine reached in a measurement.
+
+    A message through memory is copied at least once.
+    """
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -346,15 +352,17 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """Return the bounds of a single copy, the tightest first; empty if unknown.
+    """Return the bounds on the rate of a single copy, the lowest first. The result is empty if the rates are unknown.
 
-    Rates are in bytes per second and direction. `direction` has one of these values:
+    Rates are in bytes per second and direction. There are four values of `direction`:
+
     - "host": between a GPU and its host.
     - "peer": between two GPUs with direct access.
     - "peers": between one GPU and several other GPUs at the same time.
     - "through host": between two GPUs without direct access.
 
-    `both_added`: whether the figure is the sum of both directions. Each direction has the full rate of the link.
+    `both_added`: whether the figure is the sum of the rates in both directions. A link can have its full rate in both
+        directions at the same time.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

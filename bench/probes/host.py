@@ -1,7 +1,7 @@
 """Read the facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
 The controller starts this program on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies
-within about a second, because it does not import the libraries whose versions it reports.
+within about a second. It reports the versions of libraries without importing them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _USE_S = 0.5  # how long to measure the CPU use of other programs; the kernel co
 
 @dataclass(frozen=True, slots=True)
 class HostQuestion:
-    """A question for a host's facts.
+    """A question that asks a host for its facts.
 
     `results`: the folder of results.
-    `nonce`: the name of an empty file that the controller has put into this folder.
+    `nonce`: the name of an empty file that the controller has put into the folder `results`.
     `mpirun`: the command mpirun that starts the ranks, or None for other launchers.
-    `port`: the rendezvous port, only in the question to the host that will listen on this port.
-    `node`: whether the report shall also contain the facts of the hardware.
+    `port`: the rendezvous port, if this host will listen on it; otherwise None.
+    `node`: whether the report must also contain the facts of the hardware.
     `among`: the first and the last port that the run may use, if variables limit the ports.
     """
 
@@ -57,7 +57,7 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one host. Sizes are in bytes. None means unknown, except in `max_*`, where None means unlimited."""
+    """The facts of one host. Sizes are in bytes. None means unknown, but in the fields `max_*` it means unlimited."""
 
     host: str
     boot_id: str | None
@@ -119,7 +119,7 @@ def parse(line: str) -> HostReport | None:
 
 
 def last_report(out: str) -> HostReport | None:
-    """Return the report in the last line that has one. A login may print other lines first."""
+    """Return the last report in the output of a host. A login may print other lines before the report."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
 
@@ -170,7 +170,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Try to write into a folder. Return the error, or None if it works.
+    """Try to write into a folder. Return the error, or None if writing works.
 
     Only a write reveals quotas, read-only mounts and full disks.
     """

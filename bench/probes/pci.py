@@ -29,7 +29,7 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """A device's address, its host bridge, and the bridges in between. The bridge nearest to the host comes first."""
+    """The address of a device, its host bridge, and the bridges between the two, from the host bridge to the device."""
 
     address: str
     host_bridge: str
@@ -84,7 +84,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
     - NODE: through several host bridges of a NUMA node.
     - SYS: through the link between processors.
 
-    `num_nodes`: number of NUMA nodes of the machine.
+    `num_nodes`: how many NUMA nodes the machine has.
     """
     if a is None or b is None:
         return None
@@ -113,9 +113,9 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """Return the maximum payload of this device's packets in bytes.
+    """Return the largest payload of a PCIe packet that this device sends, in bytes (Max_Payload_Size).
 
-    The value follows from bits 5 to 7 of the Device Control register.
+    The value is in bits 5 to 7 of the Device Control register.
     """
     config = _config(at, root)
     position = _express(config)
