@@ -12,9 +12,10 @@ from bench.core.waiting import sleep_until
 class BatchLoader:
     """A simulated worker that prepares one batch after the other.
 
-    The worker is at most `prefetch` batches ahead of the consumer. No thread or process runs for the worker. The loader
-    computes when the next batch is ready from the times at which the consumer took earlier batches, and sleeps until
-    then. If there is no prefetch, the worker begins a batch only when the consumer asks for the batch.
+    The worker is at most `prefetch` batches ahead of the consumer. No thread or process runs for the worker. From the
+    times at which the consumer took earlier batches, the loader computes when the next batch is ready. The loader
+    sleeps until that time. If there is no prefetch, the worker begins a batch only when the consumer asks for the
+    batch.
     """
 
     def __init__(

@@ -536,7 +536,7 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
 
 def refuses(transport: str, varied: Factor) -> bool:
-    """Check whether a transport ignores this factor, although the factor is strict.
+    """Check whether a factor is strict and a transport ignores the factor.
 
     A case that sets a strict factor is skipped on a transport that ignores the factor.
     """

@@ -1,4 +1,4 @@
-"""Compute how long messages take that share links, from latencies and max-min fair rates.
+"""Compute the time of messages that share links. The time follows from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
 share a NIC. A switch itself is never the bottleneck.

@@ -22,7 +22,10 @@ _USUAL_RANK = 50
 
 
 def every_pattern(pattern: Pattern) -> bool:
-    """Return True for every pattern. This is the default of `patterns`: the factor has an effect on all patterns."""
+    """Return True for every pattern.
+
+    A factor that has an effect on all patterns uses this function as its `patterns`.
+    """
     return True
 
 

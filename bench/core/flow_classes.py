@@ -40,7 +40,7 @@ class FlowClasses:
     crossings: tuple[tuple[tuple[int, int], ...], ...]
 
     def completions(self, rates: Sequence[float]) -> list[float]:
-        """Return, for each class, the seconds until a message has sent its bytes.
+        """Return, for each class, the seconds until a message has been sent completely.
 
         `fairness.completions` does the same calculation for single messages.
 
@@ -92,8 +92,7 @@ def classes_of(
     """Return the classes of messages, and the class of each message.
 
     Messages and links are divided into smaller and smaller classes until two conditions are true. All messages of a
-    class cross links of the same classes. For every class of messages, all links of a class are crossed by the same
-    number of these messages.
+    class cross links of the same classes. Two links of the same class carry equally many messages of each class.
 
     `paths`: the links of each message.
     `labels`: a label for each message. Only messages with equal labels can be in one class. A label contains the number
@@ -130,7 +129,7 @@ def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes:
     """Return the class of messages that all have the same bytes and latency, or None if they form several classes.
 
     The messages form one class if two conditions are true. All messages cross links of the same kinds, in the same
-    order. Among the links of one kind that carry messages, each link carries the same number of messages.
+    order. All links of one kind carry the same number of messages, except links that carry none.
 
     `paths`: the links of each message, an array of shape (messages, hops).
     `kinds`: the kind of each link. The value -1 means "no link".

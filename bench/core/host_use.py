@@ -21,7 +21,7 @@ _LEAST_S = 0.05
 
 
 class BusyCause(Code):
-    """Reasons why a host was busy, although the job's own ranks did not use it."""
+    """Reasons why a host was busy with something other than the job's own ranks."""
 
     OTHERS = "other-programs", "other programs used {cpus:.2g} of {num_cpus} CPUs"
     STOLEN = "stolen", "the hypervisor gave {share:percent} of the CPU time to other machines"

@@ -1,8 +1,8 @@
 """Describe the devices of a node by plain values, as the header of a results file contains them.
 
-Probes read the values from the driver and the kernel. `hardware/` derives links and findings from these classes. None
-means unknown. Rates are in bytes per second and direction. `Path` and all messages use names such as `gpu0` for a GPU
-and `mlx5_0` for a network adapter.
+Probes read the values from the driver and the kernel. The package `hardware/` derives links and findings from the
+values. None means unknown. Rates are in bytes per second and direction. `Path` and all messages use names such as
+`gpu0` for a GPU and `mlx5_0` for a network adapter.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Launcher(ABC):
     def environment(self, site: LaunchSite) -> dict[str, str]:
         """Return the environment variables that the launcher needs.
 
-        These values override the variables of the cluster.
+        They override variables of the same name in the settings of the cluster.
         """
         return {}
 

@@ -145,7 +145,7 @@ class NodeLinks:
 class Limit(Code):
     """What sets a bound on the bus bandwidth, such as a GPU's PCIe port.
 
-    Each member has two texts: the value of `Bound.code`, and a name for people.
+    Each limit has two texts: the value of `Bound.code`, and a name for people.
     """
 
     MEMORY_COPY = "memory-copy", "memory copy"

@@ -141,7 +141,7 @@ def _known_load(fabric: Fabric, phase: Phase) -> Load:
 class _SamePaths:
     """A cache key made of a fabric.
 
-    Two fabrics give equal keys if every message takes the same path with the same latency on both.
+    Two fabrics have equal keys if every message takes the same path with the same latency on both fabrics.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -187,9 +187,9 @@ class _RoutedPhase:
         self._most_bytes = _most_bytes(fabric, flows, paths, num_bytes)
 
     def load(self, fabric: Fabric) -> Load:
-        """Return the Load of this phase on `fabric`.
+        """Return the Load of this phase on a fabric.
 
-        Its shape must equal the shape of the fabric that gave the paths.
+        The fabric must have the same `shape` as the fabric for which the paths were computed.
         """
         rates = fabric.rates
         slopes = [self._largest * seconds for seconds in self._classes.completions([*rates.values()])]
@@ -261,7 +261,7 @@ def _bytes_of_links(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray
 
 
 def _envelope(lines: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return only those lines that are the largest of all lines for at least one payload.
+    """Drop each line that is below another line at every payload, and return the other lines.
 
     A line is the pair (latency, slope). The slope is 0 for a message without bytes.
     """

@@ -1,10 +1,11 @@
-"""Look up what the suite must know about another tool and its logs (its traits).
+"""Look up the traits of another tool: what the suite must know about the tool and its logs.
 
-The traits and the name of a tool are only in the module of `logs/readers/` that reads its logs. All other modules use
-two functions:
+Only the module in `logs/readers/` that reads the logs of a tool contains the name and the traits of the tool.
 
-- `log_traits` returns the traits of the tool from whose log a run was imported (`Header.transport`, `ForeignRun.tool`).
-- `compared_statistic` returns the statistic to compare with a tool that this suite ran (the header's fact `tool`).
+`log_traits` returns the traits of the tool from whose log a run was imported. The name of this tool is in
+`Header.transport` and `ForeignRun.tool`. `compared_statistic` is for a tool that this suite ran for comparison. The
+name of such a tool is the header's fact `tool`. The function returns the statistic that is compared with the tool's
+time.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ComparedStatistic:
 
     `mean`: the statistic in `Summary.compat` that is compared instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.
-    `rate_is_median`: whether the tool prints a rate instead of a time, computed from the median time.
+    `rate_is_median`: whether the tool prints no time, but a rate that is computed from the median time.
     """
 
     mean: str = ""

@@ -108,7 +108,7 @@ class Pattern(ABC):
     def payload(self, requested_bytes: int, shape: Shape) -> int:
         """Return the payload S in bytes for a requested size, rounded to whole elements.
 
-        `shape.payload_bytes` is not set yet when this method is called. The method must also work for a shape that
+        When this method is called, `shape.payload_bytes` is not set yet. The method must also work for a shape that
         `needs` rejects, because a skipped row shows its payload.
         """
         return round_elements(requested_bytes, shape.element_bytes)
@@ -148,7 +148,7 @@ class Pattern(ABC):
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return how many messages of an operation must follow one another at least.
+        """Return the smallest number of messages that must follow one another in an operation.
 
         The latency floor, which is the shortest time that latencies allow, is this number times the latency of a
         message.
@@ -201,9 +201,10 @@ class BlockPattern(Pattern):
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return how many messages must follow one another at least.
+        """Return the smallest number of messages that must follow one another in an operation.
 
-        After them, all ranks can have the block of one rank, or one rank can have the blocks of all ranks.
+        It is the number until all ranks can have the block of one rank, or until one rank can have the blocks of all
+        ranks.
         """
         return log2_steps(num_ranks)
 
@@ -227,14 +228,17 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 2 S (N-1)/N bytes.
+        """Return 2 S (N-1)/N, the bytes that must cross the boundary of one of N parts.
 
-        One half is needed to reduce the data, and the other half to distribute the result.
+        Reducing the data needs one half of these bytes, and distributing the result needs the other half.
         """
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return how many messages must follow one another at least until every rank has data from all other ranks."""
+        """Return the smallest number of messages that must follow one another in an operation.
+
+        It is the number until every rank can have data from all other ranks.
+        """
         return log2_steps(num_ranks)
 
 
@@ -265,9 +269,10 @@ class MessagePattern(Pattern):
 class PairPattern(Pattern):
     """Messages between members 0 and 1 of a group. The other members do nothing.
 
-    - one-way, isolated: member 0 sends a message, and member 1 sends it back. The time t is half of the round trip.
-    - one-way, pipelined: member 0 has W messages in flight. Member 1 then acknowledges with a message of one element.
-    - two-way: both members send at the same time, one message each (isolated) or W messages each (pipelined).
+    In a one-way isolated sample, member 0 sends a message, and member 1 sends it back. The time t is half of the round
+    trip. In a one-way pipelined sample, member 0 has W messages in flight. Member 1 then acknowledges with a message of
+    one element. In a two-way sample, both members send at the same time: one message each (isolated), or W messages
+    each (pipelined).
     """
 
     min_ranks = 2
@@ -310,7 +315,7 @@ class PairPattern(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Return how many operations a pass through the steps has.
+        """Return how many operations the steps contain.
 
         In a two-way sample, an operation is one message of size S in each direction. In a one-way sample, an operation
         is one message of size S, so a round trip counts as two operations.

@@ -62,9 +62,9 @@ def _salt(*key: int) -> int:
 class Tiled:
     """Content that repeats `period` without end and begins at byte `offset` of the period.
 
-    Only the period is stored, which has a few MiB at most. Each 8-byte word of the content is `(word ^ salt) & mask`,
-    where `word` is the repeated word. If the period is not a whole number of words, `salt` and `mask` must keep their
-    defaults, which change nothing.
+    Only the period is stored. A period has a few MiB at most. Each 8-byte word of the content is `(word ^ salt) &
+    mask`, where `word` is the repeated word. If the period is not a whole number of words, `salt` and `mask` must keep
+    their defaults, which change nothing.
     """
 
     period: Bytes
@@ -146,9 +146,9 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Whether a result is correct only if all its bits are as expected.
+        """Whether results are compared bit by bit.
 
-        This is true for all operations except avg.
+        Only results of avg may differ from the expected result, within a tolerance.
         """
         return self._op != "avg"
 
@@ -217,8 +217,8 @@ class _Exact:
 class _Extreme(_Exact):
     """The rule for min and max.
 
-    The values are made as for sum, but they may be larger, because they are not added. Even small element types
-    therefore have many different values.
+    Values are made as for the operation sum, but they may be larger, because min and max do not add them. Even types
+    with few bits therefore have many different values.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:

@@ -127,11 +127,13 @@ def first_line(kind: str, name: str) -> str:
 
 
 def declared(kind: str, name: str, variable: str) -> dict[str, Any] | None:
-    """Return the keyword arguments in a statement such as `TRAITS = Traits(look=3)`, or None without such a statement.
+    """Return the keyword arguments in an assignment such as `TRAITS = Traits(look=3)`.
 
-    In this example, `variable` is `TRAITS` and the result is `{"look": 3}`. The function reads the source of the
-    plug-in and does not import it. If a single line looks like the assignment, the function parses only this statement,
-    which is faster.
+    Return None if there is no such assignment.
+
+    For `TRAITS = Traits(look=3)`, `variable` is `TRAITS` and the result is `{"look": 3}`. The function reads the source
+    of the plug-in and does not import it. If a single line looks like the assignment, the function parses only this
+    statement, which is faster.
     """
     text = f"\n{source(kind, name)}"
     _, *found = text.split(f"\n{variable} = ")

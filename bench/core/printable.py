@@ -2,8 +2,8 @@
 
 Hosts, notes, versions, flags, file names and log lines come from other programs and other users. Such text may contain
 control characters that reorder letters. It may also contain escape sequences that clear a screen or change the title of
-a terminal. A spreadsheet may run a formula in such text, a web page may interpret a tag, and a CI system may run a
-command. Each function leaves ordinary text unchanged.
+a terminal. A spreadsheet may run formulas in the text, a web page may interpret tags, and a CI system may run commands.
+Each function leaves ordinary text unchanged.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether one rank runs the step without other ranks. Such steps are copies, products and reads.
+    """Check whether a step is a copy, a matrix product or a read. A single rank runs such a step without other ranks.
 
     A message library cannot run such steps.
     """
@@ -142,8 +142,8 @@ def is_device_work(step: Step) -> bool:
 class Copied:
     """The expected result of a copy.
 
-    In the receive buffer, the `num_bytes` bytes at `offset_bytes` must equal bytes of the member `source`. These bytes
-    begin at `source_offset` of its send buffer.
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must equal the bytes at `source_offset` of another
+    send buffer. That send buffer belongs to the member `source`.
     """
 
     source: int
@@ -156,8 +156,8 @@ class Copied:
 class Reduced:
     """The expected result of a reduction.
 
-    In the receive buffer, the `num_bytes` bytes at `offset_bytes` must be the reduction of data from all members. These
-    data begin at `source_offset` of each member's send buffer.
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must be a reduction over all members. The reduced data
+    begin at `source_offset` of each member's send buffer.
     """
 
     source_offset: int
@@ -169,8 +169,8 @@ class Reduced:
 class Multiplied:
     """The expected result of a matrix product.
 
-    In the receive buffer, the `num_bytes` bytes at `offset_bytes` must be the product of two square matrices of `order`
-    rows. Both matrices are in this member's own send buffer, from `source_offset` on.
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must be the product of two square matrices. Each
+    matrix has `order` rows. Both matrices are in this member's own send buffer, from `source_offset` on.
     """
 
     order: int

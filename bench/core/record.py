@@ -20,7 +20,7 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """Flags of a row, which tell the reader what limits or explains its figure.
+    """Flags of a row. A flag tells the reader what limits or explains the figure of the row.
 
     The texts are in results/messages.py.
     """
@@ -118,19 +118,17 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What disturbed the samples of a record: the traffic of the aggressors.
+    """The traffic of the aggressors during a record's samples, and the victims' times without aggressors.
 
-    Also the victims' times without aggressors.
+    Blocks of samples with aggressors and blocks of samples without aggressors alternate. Samples with and without
+    aggressors are numbered separately. Block k of either kind begins with the sample number `k * samples_per_block`.
 
-    Blocks of samples with aggressors and blocks of samples without aggressors alternate. The samples with aggressors
-    are counted separately from those without. In each count, block k begins with sample `k * samples_per_block`.
-
-    `alone_s[i]`: time of the slowest rank in undisturbed sample i.
+    `alone_s[i]`: time of the slowest rank in sample i without aggressors.
     `aggressor_bytes`: payload of the aggressors' pattern.
-    `rates_bytes_per_s`: the aggressors' busbw in each disturbed block.
+    `rates_bytes_per_s`: the aggressors' busbw in each block with aggressors.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls. The
-        list is empty if the row is modelled.
+    `busy`: for each block with aggressors, the smallest share of the block that any aggressor spent inside its calls.
+        The list is empty if the row is modelled.
     """
 
     aggressor: str
@@ -149,8 +147,8 @@ class OverlapSamples:
 
     The samples of the record itself are the times of the collective while products run. A product multiplies matrices
     of `order` rows with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted`
-    products are timed. The samples of each kind of block are counted separately. In each count, block k begins with
-    sample `k * samples_per_block`. All times are those of the slowest rank.
+    products are timed. The samples of each kind are numbered separately. Block k of each kind begins with the sample
+    number `k * samples_per_block`. All times are those of the slowest rank.
 
     `alone_s[i]`: the time of the collective alone in sample i.
     `product_alone_s[i]`: the time of one product without the collective.
@@ -186,7 +184,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """Measurements of the passes over a data set: where the bytes came from, and times to compare with.
+    """Measurements of the passes over a data set. Each pass reads the whole data set once.
 
     `state`: the proven source of the bytes. "cold" means the device. "client-cold" means a server, whose own cache is
         unknown. "warm" means the page cache.
@@ -223,7 +221,10 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that there is a record, and that `wait_s`, `step_s` and `busy_s` have the same number of values."""
+        """Check that the data set has a record.
+
+        Check that `wait_s`, `step_s` and `busy_s` have the same number of values.
+        """
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -233,8 +234,9 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the measurements of all ranks. If a rank reports a failure, return the first failure instead.
 
-    For each pass, CPU time and waiting time are the longest of any rank. Device bytes are the largest number of any
-    rank for warm passes, and the smallest number for other passes. All other values are those of the first rank.
+    For each pass, CPU time and waiting time are the longest of any rank. The device bytes of a warm pass are the
+    largest number of any rank. The device bytes of another pass are the smallest number of any rank. All other values
+    are those of the first rank.
 
     `proofs`: the measurements of each rank, or None for a rank that read nothing.
     """
@@ -256,10 +258,11 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 class StepSamples:
     """Times of a training step. A twin is a variant of the step, such as the full step or the step without loader.
 
-    All twins are measured in alternating blocks. Within the samples of a twin, block k begins with sample `k *
-    samples_per_block`. The samples of the record itself are those of the bare twin, in which only whole steps are
-    timed. In files of earlier versions, they are those of the full twin. The values of a bucket are those of rank 0.
-    They are medians over the full steps. Buckets are in the order of exchange.
+    All twins are measured in alternating blocks. The samples of each twin are numbered separately, and block k begins
+    with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare twin, in
+    which only whole steps are timed. In files of earlier versions, the samples of the record are those of the full
+    twin. The values of a bucket are those of rank 0. They are medians over the full steps. Buckets are in the order of
+    exchange.
 
     `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
         twin is one of these twins.
@@ -311,9 +314,9 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    All values are those of the slowest rank. For each block, one list has the seconds of each step. Another list has
-    the seconds of each step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint.
-    `exchange_during_s` has only exchanges of steps that began before the checkpoint was durable.
+    All values are those of the slowest rank. A block has two lists: the seconds of each step, and the seconds of each
+    step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint. `exchange_during_s` has
+    only exchanges of steps that began before the checkpoint was durable.
 
     `total_s`: for each burst, the time from the start of the burst until `num_steps` steps have ended.
     `blocked_s`: for each burst, the time until the first step could begin.
@@ -343,7 +346,7 @@ class StarvedRank:
 
     The times of other ranks include the time in which they waited for this rank. The rank got `cpu_s` of the `needed_s`
     seconds that it needed. A rank's share is the CPU time that it got, divided by the CPU time that it needed.
-    `others_share` is the median of the shares of all other ranks.
+    `others_share` is the median share of all other ranks.
     """
 
     rank: int

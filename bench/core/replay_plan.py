@@ -41,7 +41,8 @@ class Kind:
     """A kind of exchange.
 
     `num_bytes`: the payload S, as defined in docs/metrics.md.
-    `members`: the recorded ranks that take part. If the exchange is a message, the first member is the sender.
+    `members`: the recorded ranks that take part in the exchange. If the exchange is a message, the first member is the
+        sender.
     """
 
     op: str
@@ -122,9 +123,10 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the recorded job had more ranks, only some of its ranks are replayed: either its first ranks, or ranks at equal
-    distances. The function chooses the set that takes part in more exchanges. If only some members of a group are
-    replayed, the group keeps these members. If the recorded job had fewer ranks, the additional ranks stay idle.
+    If the recorded job had more than `num_ranks` ranks, only some of them are replayed: either the first ranks, or
+    ranks at equal distances. The function chooses whichever of these two sets takes part in more exchanges. If only
+    some members of a group are replayed, the group keeps these members. If the recorded job had fewer than `num_ranks`
+    ranks, the additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))

@@ -1,8 +1,8 @@
 """Compute the phases of messages in which a collective runs. For most collectives, there are several algorithms.
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
-message size. Some algorithms here are the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of
-Collective Communication Operations in MPICH, 2005). Others are rings over several rails, as in NCCL.
+message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective
+Communication Operations in MPICH, 2005). It also has rings over several rails, as in NCCL.
 
 Messages have world ranks, because the placement of the ranks is part of the schedule. A schedule depends on which
 members share a node, but not on the ids of ranks and nodes (flows.AlikeGroups relies on this).
@@ -124,7 +124,7 @@ def table(flows: Sequence[Flow]) -> Floats:
 
 
 def _flows(sources: ArrayLike, targets: ArrayLike, num_bytes: ArrayLike) -> Floats:
-    """Return one message from each element of `sources` to the same element of `targets`.
+    """Return one message for each position in `sources` and `targets`: from the source to the target at this position.
 
     `num_bytes`: one size for all messages, or one size for each message.
     """
@@ -162,7 +162,9 @@ def ring_allreduce(call: Call) -> Phases:
 
 
 def chain_broadcast(call: Call) -> Phases:
-    """Return the phases of a broadcast along rings, from the root to the member before the root, in small pieces.
+    """Return the phases of a broadcast along rings.
+
+    The data move in small pieces from the root to the member before the root.
 
     All edges of the rings are busy at once. The time is n - 1 latencies plus the time to send S over one edge. For
     small pieces, the time to fill the pipeline with data is negligible.
@@ -192,7 +194,7 @@ def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) ->
 
 @lru_cache(maxsize=1024)  # the groups of a round, for all sizes and for all algorithms with rings
 def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints, Ints, Floats]:
-    """Return the edges of a ring in three arrays: source members, target members, and each edge's share of the data.
+    """Return the edges of a ring as three arrays: the source members, the target members and the shares of the data.
 
     The ring visits the nodes in the order of the group's members. If each node has L consecutive members, L rings
     (channels) each carry an equal share of the data. Ring number c enters each node at member number c of the node.
@@ -217,10 +219,10 @@ def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints
 
 
 def _zigzag(steps: Ints) -> Ints:
-    """Return the offset 0, 1, -1, 2, -2, ... of each step 0, 1, 2, ... on a path through all members of a node.
+    """Return the offsets 0, 1, -1, 2, -2, ... of the steps 0, 1, 2, ... on a path through all members of a node.
 
-    Member number m plus the offset is the member that a path from m reaches in this step. Every member has such a path
-    and the mirror image of this path. All paths together use each link of a mesh equally often (Williams, Experimental
+    A path from member m reaches, in each step, the member with the number m plus the offset. Every member has such a
+    path and its mirror image. All these paths together use each link of a mesh equally often (Williams, Experimental
     designs balanced for the estimation of residual effects, 1949).
     """
     return (steps + 1) // 2 * np.where(steps % 2, 1, -1)
@@ -268,7 +270,7 @@ def pipelined_allreduce(call: Call) -> Phases | None:
     - each port without NVLS: 2 S (L-1)/L
     - each rail: 2 (N-1)/N x S/L
 
-    As in a chain broadcast, only latencies count in the time to fill the pipeline.
+    The time to fill the pipeline consists only of latencies, as in a chain broadcast.
     """
     levels = _levels(call)
     if levels is None:
@@ -284,8 +286,8 @@ def double_tree_allreduce(call: Call) -> Phases | None:
     Each tree reduces and broadcasts half of the data. The data move in small pieces, on all rails. An inner node of one
     tree is a leaf of the other tree (Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast,
     reduction and scan, 2009). A rail carries S/L bytes with two nodes, 3/2 S/L with three nodes, and 2 S/L with more
-    nodes. Trees therefore send more bytes than the algorithm `pipelined`. In exchange, trees need fewer successive
-    messages than a ring. Inside nodes the algorithm uses NVLS or rings.
+    nodes. Trees therefore send more bytes than the algorithm `pipelined`. However, trees need fewer successive messages
+    than a ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -370,8 +372,8 @@ def nvls_allreduce(call: Call) -> Phases | None:
 
     The switch combines the data in n parts, one for each member. The switch reads each part from all members' buffers
     and sends the result to all members. Each port therefore sends S + S/n bytes: the member's buffer, and the result of
-    one part. Each port receives as many bytes. The time includes one latency for messages to the switch and one latency
-    for messages from the switch.
+    one part. Each port also receives S + S/n bytes. The time includes one latency for messages to the switch and one
+    latency for messages from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -400,8 +402,8 @@ def halving(call: Call) -> Phases | None:
 def doubling(call: Call) -> Phases | None:
     """Return the phases of an allgather by recursive doubling.
 
-    The phases are those of `halving` in reverse order. A rank first exchanges S/n with its farthest partner. Then the
-    messages grow, up to S/2 with a neighbour.
+    The phases are those of `halving` in reverse order. A rank first exchanges S/n with its farthest partner. The
+    messages grow from phase to phase, up to S/2 with a neighbour.
     """
     halved = halving(call)
     return halved[::-1] if halved else None
@@ -456,8 +458,8 @@ def tree_scatter(call: Call) -> Phases:
     """Return the phases of a scatter along a binomial tree.
 
     The members form a ring that begins at the root. The root sends half of all blocks to the member halfway round the
-    ring. Then the ring has two halves, each with one member that has blocks. These two members each send half of their
-    blocks to the middle of their half, and so on.
+    ring. Each half of the ring then has one member with blocks. In each half, this member sends half of its blocks to
+    the member in the middle of the half, and so on.
     """
     ranks = np.roll(call.ranks, -call.root)
     phases = []
@@ -578,10 +580,10 @@ def dissemination_barrier(call: Call) -> Phases:
 def _shifts(call: Call) -> dict[tuple[int, int], tuple[Ints, Ints]]:
     """Return the rounds of an alltoall. In each round, every rank sends to one rank and receives from one rank.
 
-    A round is a pair of arrays: the sources, and the targets at the same positions. In a round, all sources and targets
-    are the same distance (shift) apart. If all nodes have the same number of members, a shift is a pair (s, t): s
-    nodes, and t members within a node. Either all messages of a round then stay inside nodes, or all go between nodes.
-    If `call.alike` is true, the shift by one node represents the shifts by 1 to N - 1 nodes.
+    A round is a pair of arrays: the sources, and the target of each source. In a round, the distance (shift) from
+    source to target is the same for all messages. If all nodes have the same number of members, a shift is a pair (s,
+    t): s nodes, and t members within a node. Either all messages of a round then stay inside nodes, or all go between
+    nodes. If `call.alike` is true, the shift by one node represents the shifts by 1 to N - 1 nodes.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

@@ -27,7 +27,7 @@ def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
 
 
 def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """Check the HMAC of a sealed message, and return the message without it.
+    """Check the HMAC of a sealed message, and return the message without the HMAC.
 
     Raises SealError if the sender does not know the secret.
     """

@@ -21,8 +21,8 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 class StepPlan:
     """What a trainer trains.
 
-    The plan has the timed layers or the model, the grid of ranks and all options. It also has the added delay of each
-    segment on each rank.
+    The plan has the timed layers or the model, the grid of ranks and all options. The plan also has the added delay of
+    each segment on each rank.
     """
 
     case: Case

@@ -127,8 +127,8 @@ class TracedCollective:
     def arrival_s(self) -> float:
         """The time at which this rank was ready to take part in the collective.
 
-        On a device, this is the time at which the kernel could start. Without a device, it is the time of the host's
-        call.
+        On a device, the rank is ready when the kernel could start. Without a device, the rank is ready when the host
+        makes the call.
         """
         if self.ready_s is not None:
             return self.ready_s

@@ -38,7 +38,7 @@ class _Stream:
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
         """Let `seconds` pass, and reduce the bytes that each message must still send.
 
-        `rates`: the rate of each message. It is 0 for a message that has not begun or has arrived.
+        `rates`: the rate of each message. The rate is 0 for a message that has not begun or has arrived.
         `now`: the time at the end of these seconds.
         """
         import numpy as np

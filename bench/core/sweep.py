@@ -17,8 +17,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
     The sizes are sorted and without duplicates.
 
-    A range always includes its end. For example, the last two sizes of `8:1M:4` are 512K and 1M. Raises UsageError for
-    an empty or falling range, a factor below 2, or an invalid size.
+    A range of sizes always includes its end. For example, the last two sizes of `8:1M:4` are 512K and 1M. Raises
+    UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
         return tuple(sorted({parse_size(part) for part in text.split(",")}))
@@ -84,7 +84,7 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
     A block is a multiple of 16 bytes, at least 16.
 
     The payload is rounded down as in nccl-tests, but never to 0: `n * 16 * floor(S / 16n)`, with S = `requested_bytes`
-    and n = `num_ranks`. A block of 16 bytes has whole elements of every type in this suite.
+    and n = `num_ranks`. The size of every element type in this suite divides 16 bytes.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 

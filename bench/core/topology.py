@@ -1,14 +1,14 @@
 """Form groups of ranks. A topology defines which ranks are in a group, and which groups run at the same time.
 
-- `world`: one group with all ranks.
-- `node`: for each node, a group with the ranks of this node. All groups run at the same time.
-- `rail`: for each k, a group with the k-th rank of every node. All groups run at the same time.
-- `groups of K`: groups of K consecutive ranks. All groups run at the same time.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one group at a time. The ranks of all
-  other groups are idle.
-- `pairs`: every pair of ranks. N/2 disjoint pairs run at a time, by the circle method.
-- `directed pairs`: the same pairs twice. The second time, source and target are swapped.
-- `single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
+`world`: one group with all ranks.
+`node`: for each node, a group with the ranks of this node. All groups run at the same time.
+`rail`: for each k, a group with the k-th rank of every node. All groups run at the same time.
+`groups of K`: groups of K consecutive ranks. All groups run at the same time.
+`node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one group at a time. The ranks of all other
+    groups are idle.
+`pairs`: every pair of ranks. N/2 disjoint pairs run at a time, by the circle method.
+`directed pairs`: the same pairs twice. The second time, source and target are swapped.
+`single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
 
 The order of ranks inside a group is a separate factor. The order is `linear`, `reverse`, `interleaved` or a list of the
 ranks such as `0,2,1,3`. The order `interleaved` alternates between the nodes, so a ring crosses the network at every
@@ -47,9 +47,9 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence that computes an element only when it is accessed.
+    """A sequence that computes an element only when the element is accessed.
 
-    It saves memory: 8,192 ranks, for example, have 33.5 million pairs.
+    Such a sequence saves memory: 8,192 ranks, for example, have 33.5 million pairs.
     """
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
@@ -96,7 +96,7 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """Return the rounds of a measurement. A round is the groups that run at the same time.
+    """Return the rounds of a measurement. The groups of a round run at the same time.
 
     `among`: the ranks to use. The default is all ranks of the world.
 

@@ -1,7 +1,7 @@
 """Define a training step to measure: its layers, delays that are added on purpose, and the times that ranks record.
 
-Timed layers sleep instead of computing, so their time is exact on any machine. They have real gradients: tensors of the
-given size, which are exchanged.
+Timed layers sleep instead of computing, so their time is exact on any machine. The gradients of timed layers are real
+tensors of the given size, which the ranks exchange.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class StepTimes:
 def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
     """Return one mean step for every `num` successive steps.
 
-    `step_s` and `segments_s` are means over these steps. The mean step has the buckets and the waits of all these
+    `step_s` and `segments_s` are means over the `num` steps. The mean step has the buckets and the waits of all `num`
     steps, in order. Each wait is divided by `num`.
     """
     if num == 1:
@@ -182,12 +182,14 @@ def parts_of(
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
     """Return the exposed exchange time of each rank in one step.
 
-    This is the time for which a rank waited although all ranks of the exchange had arrived. `waits`: for each rank, its
-    `StepStamps.waits`.
+    The exposed exchange time is the time for which a rank waited although all ranks of the exchange had arrived.
 
-    In a group, the k-th waits of all members are for the same exchange. The member with the shortest wait came last, so
-    its wait is the time of the exchange itself. An entry with the group HOP is a wait for a single message. The sender
-    of the message does not wait, so the receiver's whole wait counts, even if the sender was late.
+    `waits`: the field `waits` of StepStamps, for each rank.
+
+    The k-th wait in a group is, on all members of the group, the wait for the same exchange. The member with the
+    shortest wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a
+    single message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the
+    sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -219,7 +221,10 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that no time is missing: every twin, segment, rank and sample must have one. Raises ValueError."""
+    """Check that the times of a step are complete for every twin, segment, rank and sample.
+
+    Raises ValueError if a time is missing.
+    """
     elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
     if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")

@@ -138,5 +138,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the names of facts that must be equal on all ranks. The result covers all transports."""
+    """Return the names of the facts that must be equal on all ranks, for any transport."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -1,8 +1,8 @@
 """Define the interface of the files in `transports/`. A transport moves bytes between ranks with one library.
 
-A transport opens its library in its constructor. It compiles steps into the library's fastest form, so that little
-Python code runs in the timed region. It also measures the times, because only the transport knows when an operation is
-complete.
+A transport opens its library in its constructor. A transport compiles steps into the library's fastest form, so that
+little Python code runs in the timed region. A transport also measures the times itself, because only the transport
+knows when an operation is complete.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Timing:
     """The times of successive samples on this rank, in seconds, and the loop that ran the samples.
 
     The loop is python, compiled, virtual or graph. If `seconds` was measured with events of a device, there are also
-    `host_s` and `enqueue_s`. These two fields have one value per sample, in seconds per call. If the host needed nearly
-    all the time of a sample to issue the calls, the sample shows the software's speed, not the device's.
+    `host_s` and `enqueue_s`. `host_s` and `enqueue_s` have one value per sample, in seconds per call. If the host
+    needed nearly all the time of a sample to issue the calls, the sample shows the software's speed, not the device's.
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
     `enqueue_s`: the time from the start of a sample until the last call returned, by the host's clock.
@@ -99,9 +99,9 @@ class Buffers(ABC):
     All contents are bytes (uint8).
 
     A subclass allocates the memory (`memory`, `guards`). Buffers in host memory are filled and compared by the CPU, and
-    buffers in device memory by the device. The device does this work in the current stream of torch or CuPy. If a
-    program runs in another stream, its calls must wait for the current stream, as `Transport.sync` does. All calls must
-    be complete before `count_wrong` begins.
+    buffers in device memory by the device. A device fills and compares buffers in the current stream of torch or CuPy.
+    If a program runs in another stream, its calls must wait for the current stream, as `Transport.sync` does. All calls
+    must be complete before `count_wrong` begins.
     """
 
     num_sets: int
@@ -229,7 +229,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether one of these steps can only run in place.
+        """Check whether the library can run one of these steps only in place.
 
         A step runs in place if its input and output are in the same buffer.
         """
@@ -275,9 +275,9 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange the addresses of buffers between ranks, if ranks access each other's memory directly.
 
-        Every rank calls this method and gives its own steps. Buffers that were given to an earlier call can then no
-        longer be used. For most libraries, this method does nothing. Returns why `steps` cannot run between these GPUs,
-        or None if they can.
+        Every rank calls this method and gives its own steps. After a call, the buffers of earlier calls can no longer
+        be used. For most libraries, this method does nothing. Returns why `steps` cannot run between these GPUs, or
+        None if they can.
         """
         return None
 
@@ -341,8 +341,8 @@ class Separable(Protocol):
     def separate(self, parts: Round) -> None:
         """Restrict `sync` and timed calls to one part of the ranks.
 
-        After this call, they wait only for the ranks in the same part as this rank. Every rank calls `separate` once,
-        with the same list of disjoint parts. Every rank is in one of the parts.
+        After `separate`, these calls wait only for the ranks in the same part as this rank. Every rank calls `separate`
+        once, with the same list of disjoint parts. Every rank is in one of the parts.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -362,7 +362,8 @@ class Together:
     The first collective call and the first product start at the same time.
 
     `collective_s`: seconds from the start to the end of the last collective call, or None if there are no calls.
-    `products_s`: for each product, seconds from the start to its end. Empty if there are no products.
+    `products_s`: for each product, seconds from the start until the end of the product. The tuple is empty if there are
+        no products.
     """
 
     collective_s: float | None = None
@@ -379,7 +380,8 @@ class Overlapping(Protocol):
         """Synchronise all ranks, then run collective calls and matrix products at the same time.
 
         The rank makes `num_calls` collective calls back to back. Without `collective`, only the products run. Without
-        `product`, only the collective runs. In all three cases, the same code runs.
+        `product`, only the collective runs. The code is the same with both, with only the products and with only the
+        collective.
         """
 
 
@@ -402,9 +404,10 @@ class Trainer(Protocol):
         """
 
     def logged(self) -> Mapping[str, tuple[float, float]]:
-        """Return two times for each segment of the first steps: one by linkbench's clocks, one by the library's logger.
+        """Return two times for each segment of a step, one by linkbench's clocks and one by the library's logger.
 
-        The result is empty without a logger. The times of the first steps are complete only after one more step.
+        The result is empty without a logger. Both times are means over the first steps, and are complete only after one
+        more step.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:

@@ -35,7 +35,7 @@ def quoted(text: str, most: int) -> str:
 
 
 def wrapped(text: str, width: int, rest: str = "", first: str = "") -> list[str]:
-    """Break a text at blanks into lines of at most `width` characters. A longer word, such as a path, is not broken.
+    """Break a text at blanks into lines of at most `width` characters. A word that is longer than `width` stays whole.
 
     `first`: the text at the beginning of the first line.
     `rest`: the text at the beginning of all other lines.

@@ -1,6 +1,6 @@
 """Describe the site on which a first contact runs.
 
-The site fills placeholders `{...}` in commands with its own values. It also says why a step cannot run.
+The site fills placeholders `{...}` in commands with its own values. The site also says why a step cannot run.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ PUBLISHED_MARGIN = 0.05
 class Judged:
     """A figure and its expected range.
 
-    `over`: the name of another figure. If given, the range applies to the figure divided by the other figure.
+    `over`: the name of another figure. If `over` is given, the range applies to the figure divided by the other figure.
     """
 
     figure: str

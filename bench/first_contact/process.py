@@ -37,8 +37,9 @@ def run(
     """Run a command with its output in `folder`.
 
     Before the function returns, it kills all processes of the command that still run. Some processes, such as those
-    that hang in a driver, cannot be killed. The command's environment has BENCH_JOB=`job_id`. All its child processes
-    inherit this variable, so they can be found. A command that cannot start has exit code 127, as in a shell.
+    that hang in a driver, cannot be killed. The command's environment has BENCH_JOB=`job_id`. All child processes of
+    the command inherit BENCH_JOB, so the function can find them. A command that cannot start has exit code 127, as in a
+    shell.
     """
     began = time.monotonic()
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:

@@ -1,8 +1,7 @@
 """Run the steps of a first contact within a time budget, and write the results into one folder.
 
 The next call with the same folder runs only the steps that are not finished. If a call was killed, the step that was
-running may have been the cause. The next call therefore runs this step after all other steps, and tries it only once
-more.
+running may have been the cause. The next call therefore runs this step after all other steps, and only once more.
 """
 
 from __future__ import annotations

@@ -29,10 +29,11 @@ _FEWEST_OF_SWITCH = 3  # if at least this many GPUs all reach each other, a swit
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find PCIe links that are slower under load than both the GPU and the slot allow, or that use fewer lanes.
+    """Find PCIe links that are slower under load, or that have fewer lanes, than the GPU and the slot both allow.
 
-    An idle link reports a lower rate, but it keeps its lanes. Many machines connect only half of the lanes by design. A
-    link with few lanes is therefore only doubtful if it was idle, or if the slot's number of lanes is unknown.
+    An idle link reports a lower rate, but it keeps its lanes. Many machines connect only half of the lanes by design.
+    If a link was idle, or if the slot's number of lanes is unknown, a link with few lanes is therefore only reported as
+    doubtful.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -130,8 +131,8 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs that have no NVLink to other GPUs, or fewer NVLinks than the other GPUs of the node.
 
     The rule reads the reported paths between GPUs. If the GPUs also report their own links, the rule does not compare
-    numbers of NVLinks. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is only doubtful, because
-    many cards have no bridge by design.
+    numbers of NVLinks. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is reported as doubtful,
+    because many cards have no bridge.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
@@ -163,7 +164,7 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[HealthFinding]:
-    """Find GPUs with fewer NVLinks in total than the other GPUs, in nodes where some pairs of GPUs have no NVLink.
+    """Find GPUs with fewer NVLinks than the other GPUs, in a node in which some pairs of GPUs have no NVLink.
 
     In a complete mesh, all GPUs have the same number of links, although pairs of GPUs can differ. A container may show
     only a part of a mesh, and then GPUs can differ by design. Therefore only complete meshes and bridges between two
@@ -205,7 +206,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs without a network adapter on their NUMA node.
 
-    A GPU that has an adapter on its NUMA node, but not on its PCIe switch, is only doubtful.
+    If a GPU has an adapter on its NUMA node, but not on its PCIe switch, the finding is only "doubtful".
     """
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}

@@ -67,8 +67,8 @@ class HealthNode:
     def as_promised(self, each: Gpu) -> bool:
         """Check whether a GPU's PCIe link has at least the rate of the declared instance type.
 
-        In many instance types, the host connects only half of the GPU's lanes or has an older PCIe generation. A link
-        that is slower than the GPU allows is then not a fault.
+        In many instance types, the host connects only half of the GPU's lanes or has an older PCIe generation. In these
+        types, a link that is slower than the GPU allows is not a fault.
         """
         if self.instance not in instances():
             return False
@@ -89,7 +89,7 @@ class HealthNode:
     def severity_of_rdma(self) -> str:
         """The severity of a finding about RDMA: "wrong" or "doubtful".
 
-        In a virtual machine of a cloud, a RoCE adapter might serve only as plain Ethernet. The finding is then
+        In a virtual machine of a cloud, a RoCE adapter might serve only as plain Ethernet. A finding about RDMA is then
         "doubtful".
         """
         plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)

@@ -67,7 +67,10 @@ def locked_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find a /dev/shm that is too small. NCCL and MPI use it to copy between the processes of a node."""
+    """Find a /dev/shm that is too small.
+
+    NCCL and MPI use /dev/shm to copy between the processes of a node.
+    """
     size = node.facts.get("shm_bytes")
     if not node.gpus:
         return

@@ -155,8 +155,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that limit a row.
 
-    If only some of the run's ranks took part in the row, each rate is the highest rate of any node, because it is
-    unknown which links these ranks used.
+    If only some of the run's ranks took part in the row, it is unknown which links they used. Each rate is then the
+    highest rate of any node.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -169,7 +169,7 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
     """Return the bound that the memory of a GPU sets, or None if its rate is unknown.
 
     The rate of a memory is the sum of bytes read and bytes written per second. A copy reads and writes each byte. If
-    the data fit into caches, copies may be faster than the bound, so the bound is then not hard.
+    the data fit into caches, a copy may be faster than the bound, so the bound is not hard.
     """
     names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
     names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())

@@ -33,7 +33,7 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
     """Yield the bound that a rank's own NICs set. The bound applies to groups with one rank per node.
 
-    Such a rank uses only its share of the node's NICs.
+    A rank uses only its share of the node's NICs, even if it is the only rank of its group on the node.
     """
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
@@ -81,8 +81,8 @@ def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
     """Return how many bytes must leave the NVLink domains, summed over all domains. None if there is no formula.
 
     With k domains and payload S, an allgather or a reducescatter sends at least (k - 1) S between domains. An allreduce
-    sends at least twice as much. In an alltoall, a rank sends each other rank an equal part of S. The part of S that
-    goes to other domains is smallest if all domains except one are full.
+    sends at least 2 (k - 1) S. In an alltoall, a rank sends each other rank an equal part of S. The part of S that goes
+    to other domains is smallest if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

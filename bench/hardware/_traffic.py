@@ -17,7 +17,8 @@ from bench.core.traits import traits
 def moves_host_memory(transport: str) -> bool:
     """Check whether this transport, or the tool of an imported row, moves host memory.
 
-    Data in host memory do not pass through the ports of a GPU. The rates of these ports then do not limit the row.
+    Data in host memory do not pass through the ports of a GPU. The rates of the ports therefore do not limit a row
+    whose data are in host memory.
     """
     return traits(transport).host_memory or log_traits(transport).host_memory
 
@@ -37,7 +38,7 @@ class RecordTraffic:
     def port_bytes(self) -> float:
         """The bytes that pass through one rank's port, per direction.
 
-        By the definition of the bus factor, this is payload x bus factor, unless the record states other bytes.
+        If the record does not state these bytes, they are payload x bus factor, by the definition of the bus factor.
         """
         return self.useful_bytes if self.record.rank_bytes is None else self.record.rank_bytes
 
@@ -45,8 +46,7 @@ class RecordTraffic:
     def one_node(self) -> bool:
         """Whether all bytes stay inside nodes.
 
-        This can be true even for a group that has ranks on several nodes, if messages go only between ranks of the same
-        node.
+        A group may have ranks on several nodes although all its messages stay inside nodes.
         """
         return self.num_nodes == 1 or self.record.node_bytes == 0
 

@@ -1,7 +1,7 @@
 """Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-Whatever the algorithm, some bytes must cross a link, so `t >= bytes / rate`. The bus bandwidth is S x factor / t, with
-the payload S and the bus factor. It is therefore at most `S x factor x rate / bytes`.
+Whatever the algorithm, some bytes must cross a link, so `t >= bytes / rate`. The bus bandwidth is `S x factor / t`,
+with the payload S and the bus factor. The bus bandwidth is therefore at most `S x factor x rate / bytes`.
 
 A `hard` bound is a physical limit. A figure above a hard bound is an error. A `reference` bound is a measured or
 typical limit, which a figure may exceed. A link with an unknown rate gives no bound.
@@ -173,7 +173,9 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = True) -> float | None:
-    """Return the rate at which each rank of a row can copy between host and GPU while all ranks copy. None if unknown.
+    """Return the rate at which each rank of a row can copy between host and GPU while all ranks copy.
+
+    The result is None if the rate is unknown.
 
     `through_host`: whether the data come from host memory. If so, the GPUs on one PCIe switch share the link of the
         switch.
@@ -182,9 +184,9 @@ def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = T
 
 
 def floor_of(header: Header, record: Record) -> Floor | None:
-    """Return the latency floor of a row: the shortest possible time of an isolated operation. None if unknown.
+    """Return the latency floor of a row, which is the shortest possible time of an isolated operation.
 
-    A pipelined row has no floor, because pipelined operations overlap.
+    The result is None if the floor is unknown. A pipelined row has no floor, because pipelined operations overlap.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
@@ -268,9 +270,9 @@ def _nvlink_bounds(
 ) -> Iterator[Bound]:
     """Yield the bounds that the ports of a rank set.
 
-    If the switch can reduce, the `hard` bound assumes in-network reduction. The bound without in-network reduction is
-    then only a `reference`. With n ranks on the switch and payload S, the switch reads S through each port. Each port
-    also sends S/n, its share of the result. For a port with rate B, inside a node:
+    If the switch can reduce, the `hard` bound assumes in-network reduction. In this case, the bound without in-network
+    reduction is only a `reference`. With n ranks on the switch and payload S, the switch reads S through each port.
+    Each port also sends S/n, its share of the result. For a port with rate B, inside a node:
 
     - t >= S (1 + 1/n) / B
     - busbw <= 2 B (n-1) / (n+1)
@@ -318,7 +320,9 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound that the host's memory sets, from the copy rate that this machine reached in a measurement.
+    """Yield the bound that the host's memory sets.
+
+    The bound uses the copy rate that this machine reached at the start of the run.
 
     A message through memory is copied at least once.
     """
@@ -352,14 +356,15 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """Return the bounds on the rate of a single copy, the lowest first. The result is empty if the rates are unknown.
+    """Return the bounds on the rate of a single copy, the lowest first.
 
-    Rates are in bytes per second and direction. There are four values of `direction`:
+    The result is empty if the rates are unknown. Rates are in bytes per second and direction. The value of `direction`
+    says which copy it is:
 
-    - "host": between a GPU and its host.
-    - "peer": between two GPUs with direct access.
-    - "peers": between one GPU and several other GPUs at the same time.
-    - "through host": between two GPUs without direct access.
+    `host`: between a GPU and its host.
+    `peer`: between two GPUs with direct access.
+    `peers`: between one GPU and several other GPUs at the same time.
+    `through host`: between two GPUs without direct access.
 
     `both_added`: whether the figure is the sum of the rates in both directions. A link can have its full rate in both
         directions at the same time.

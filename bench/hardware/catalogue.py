@@ -80,7 +80,7 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """Return the latest price of the instance type in a region. None if no price is known.
+        """Return the latest price of the instance type in a region, or None if no price is known.
 
         If `region` is None, return the latest price in any region.
         """
@@ -105,8 +105,8 @@ def full_name(name: str, known: Sequence[str]) -> str:
     """Return the full name of an instance type, from its name or an abbreviation such as `p4d` or `nd96isr_h100`.
 
     An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter. If
-    an abbreviation fits several sizes of one family, such as `p5.4xlarge` and `p5.48xlarge`, it means the largest size.
-    Otherwise, it must fit only one type. Raises UsageError with the names that fit, or with the nearest name.
+    an abbreviation fits only sizes of one family, such as `p5.4xlarge` and `p5.48xlarge`, it means the largest size.
+    Any other abbreviation must fit only one type. Raises UsageError with the names that fit, or with the nearest name.
     """
     if name in known:
         return name
@@ -255,7 +255,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Map each link of a GPU to the source of its rate, and to whether a person has checked the rate in the source.
+    """Map each link of a GPU to the source of its rate, and to whether a person has checked the rate in that source.
 
     The rates of PCIe and NVLink generations are in links.yaml.
     """
@@ -287,7 +287,7 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
 
 
 def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the generation and the lanes of a GPU's PCIe link. None if the driver's report is incomplete.
+    """Return the generation and the lanes of a GPU's PCIe link, or None if the driver's report is incomplete.
 
     `reported`: pcie_generation and pcie_lanes, which are the current values, and pcie_max_generation.
 
@@ -369,7 +369,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """Return the text and the date of the source of an entry in a YAML file, as `<text> (<date>)`.
+    """Return the source of an entry in a YAML file as `<text> (<date>)`.
 
     If the entry has no date of its own, the date of the source is used.
     """

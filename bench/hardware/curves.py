@@ -1,4 +1,4 @@
-"""Look up published collectives. Their message sizes are in curves.yaml, which has more sizes than reference.yaml."""
+"""Look up published collectives. The file curves.yaml has more message sizes of these results than reference.yaml."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Return every published collective with known links.
 
-    Some results are below the rates of the hardware, for a known reason. Such a result is left out if its reason is not
-    in LIMITS.
+    Some results are below the rates of the hardware, for a known reason. If the reason is not in LIMITS, the result is
+    left out.
     """
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
@@ -132,7 +132,7 @@ def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _curve(file: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[int, float] | None:
-    """Return the busbw of a published result at all sizes in curves.yaml. None if curves.yaml does not have the result.
+    """Return the busbw of a published result at all sizes in curves.yaml, or None if curves.yaml lacks the result.
 
     `entry`: the result's entry in reference.yaml.
     """

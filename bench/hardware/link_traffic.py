@@ -1,8 +1,8 @@
 """Compute the traffic on each link while the groups of a round run, and the bus bandwidth that the links allow.
 
 The fullest link is the link that needs the most time for its bytes. It limits the bus bandwidth. The bounds in
-`bounds.py` are valid for any algorithm, but ignore the traffic of other groups. This module instead assumes the usual
-algorithms of libraries (core/schedules.py), and adds the bytes of all groups of the round. Each message is assigned to
+`bounds.py` are valid for any algorithm, but ignore the traffic of other groups. In contrast, this module assumes the
+algorithms of a library (core/schedules.py) and adds the bytes of all groups of the round. Each message is assigned to
 the links that it crosses (core/fabric.py). If a link of rate R carries B bytes in one operation, then t >= B / R.
 """
 
@@ -103,7 +103,7 @@ class LinkUse:
 
     @property
     def limit(self) -> Limit:
-        """The code of a bound that this kind of link sets."""
+        """The code of the bound that such a link sets."""
         return _LIMITS[self.kind]
 
     @property
@@ -123,7 +123,7 @@ class LinkUse:
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
-    """Return the link that limits a row if the library uses the best algorithm. None if the limiting link is unknown.
+    """Return the link that limits a row if the library uses the best algorithm, or None if that link is unknown.
 
     `in_gpus`: whether the data are in GPU memory. For data in host memory, the function assumes that the memory does
         not limit the rate. It also assumes that the ranks of a host share the total rate of its NICs.
@@ -215,7 +215,7 @@ def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> boo
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """Return the links of a node of which only `ranks_per_node` GPUs are used.
+    """Return the links of a node if only `ranks_per_node` of its GPUs are used.
 
     Each GPU uses its own NICs, or shares a NIC with its neighbours. If fewer GPUs are used, fewer NICs are used.
     """
@@ -251,7 +251,7 @@ class _Key:
 def _rates(links: NodeLinks) -> _Rates:
     """Return the rates of these links.
 
-    Unknown rates become infinite, and all latencies become 0, so that they set no limit.
+    Unknown rates become infinite and all latencies become 0, so that neither sets a limit.
     """
     values: dict[str, object] = {
         name: getattr(links, name)
@@ -275,7 +275,7 @@ def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
 
 
 def _world(header: Header, record: Record) -> World | None:
-    """Return the world of a run. None if it is unknown, or if the nodes have different numbers of ranks."""
+    """Return the world of a run, or None if the world is unknown or its nodes have different numbers of ranks."""
     num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
     if not num_ranks or not num_nodes or num_ranks % num_nodes:
         return None
@@ -285,7 +285,7 @@ def _world(header: Header, record: Record) -> World | None:
 def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRound, int] | None:
     """Return the round in which a record was measured, and the index of the record's group in the round.
 
-    None if unknown.
+    The result is None if the round is unknown.
     """
     world = _world(header, record)
     if world is None or record.num_ranks is None:
@@ -326,7 +326,7 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tu
 
 @lru_cache(maxsize=256)
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
-    """Return a tuple for each group of a round. The tuple has the group's fullest link for each algorithm.
+    """Return a tuple for each group of a round, which has the group's fullest link for each algorithm.
 
     The result is cached for the whole round.
     """

@@ -86,9 +86,10 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """Combine the links of all nodes of a run into one description. None if a node has no facts about GPUs.
+    """Combine the links of all nodes of a run into one description, or return None if a node has no facts about GPUs.
 
-    For each type of link, the result has the lowest rate of any node. If `pick` is max, it has the highest rate.
+    For each type of link, the result has the lowest rate of any node. If `pick` is max, the result has the highest rate
+    of any node.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -188,9 +189,10 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """Return the generation and the number of lanes of a PCIe link.
 
-    If the link was read under load, both are the current values. Otherwise, the generation is the highest that the GPU
-    and the slot both support. The number of lanes is still the current number, because idle links keep their lanes. If
-    the current number is unknown, the highest number that both support is used.
+    If the link was read under load, both returned values are the current values. Otherwise, the generation is the
+    highest that the GPU and the slot both support. The number of lanes is still the current number, because idle links
+    keep their lanes. If the current number of lanes is unknown, the highest number that GPU and slot both support is
+    used.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -210,7 +212,7 @@ def seen_at_work(each: Gpu) -> bool:
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
     """Return the highest generation and the highest number of lanes that the GPU and the slot both support.
 
-    If only one of them reports its maximum, that maximum is returned. None means unknown.
+    If only the GPU or only the slot reports a maximum, that maximum is returned. None means unknown.
     """
     generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
     lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
@@ -239,7 +241,8 @@ def active_source(of: Inventory) -> str:
 def _asked(of: Inventory, whom: str) -> str:
     """Return the source of a node's facts as text.
 
-    `whom`: what a probe reads on the node, such as NVML. The text names it if a probe collected the facts.
+    `whom`: what a probe reads on the node, such as NVML. The result contains `whom` only if a probe collected the
+        facts.
     """
     if of.told_by:
         return f"{of.file} ({of.told_by})"
@@ -315,7 +318,8 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
     """Check whether all NVLinks lead to switches.
 
     If the links do not report where they lead, the function compares numbers of NVLinks. A GPU on switches reaches
-    every peer by all its NVLinks. The sum over all peers is then larger than the number of NVLinks that the GPU has.
+    every peer by all its NVLinks. The sum of NVLinks over all peers is then larger than the number of NVLinks that the
+    GPU has.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):

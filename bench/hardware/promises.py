@@ -19,7 +19,7 @@ _SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The expected rate of one type of traffic, such as copies to the host: upper bounds per direction.
+    """The expected rate of one type of traffic, such as copies to the host. Its upper bounds are per direction.
 
     `members`: the GPUs, or the pairs of GPUs, to which the bounds apply.
     """

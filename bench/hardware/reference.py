@@ -140,7 +140,7 @@ def same_shape(
 
 
 def of_any_machine(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """Return the published results with which logs of this pattern and number of ranks can be compared."""
+    """Return the published results that can be compared with logs of this pattern and this number of ranks."""
     alike = (each for each in collectives() if (each.pattern, each.num_ranks) == (pattern, num_ranks) and each.compared)
     return tuple(each for each in alike if num_nodes in (None, each.num_nodes))
 
@@ -158,7 +158,7 @@ def best_of_each(found: Iterable[Reference]) -> tuple[Reference, ...]:
 def is_same_measurement(
     reference: Reference, rates: Mapping[int, Collection[float]], seconds: Mapping[int, Collection[float]]
 ) -> bool:
-    """Check whether a run is the measurement that was published: all published figures must agree in every digit.
+    """Check whether a run is the published measurement itself. All published figures must agree in every digit.
 
     Two runs on equal machines do not agree in so many digits by chance.
 

@@ -2,7 +2,7 @@
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-Queries have the names of functions in the Python library nvidia-ml-py. If that library renamed a function, this module
+Queries have the names of functions in the Python library nvidia-ml-py. If nvidia-ml-py renamed a function, this module
 tries both names.
 """
 
@@ -69,7 +69,7 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
     """Return all that NVML reports about one GPU.
 
     For each NVLink, `peer` is the type of the device at the other end, such as "switch". If NVML does not report the
-    type, `peer` is the PCI address of that device.
+    type of the device, `peer` is the PCI address of the device.
     """
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
@@ -146,9 +146,8 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    The kernel's value comes first. If the kernel does not report a node, NVML is asked. NVML's reply is used if it
-    names exactly one node. The query nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the
-    GPU's own memory.
+    If the kernel does not report the NUMA node, the function asks NVML. NVML's reply is used only if it names exactly
+    one node. The query nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:
@@ -161,9 +160,9 @@ def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -
 def _believable(
     slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the generation and the lanes that a slot supports, or (None, None) if they cannot be true.
+    """Return the generation and the lanes that a slot supports, or (None, None) if the reported values are invented.
 
-    They cannot be true if the current link exceeds one of them. A hypervisor has then invented both values.
+    If the current link exceeds one of the reported values, a hypervisor has invented both of them.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -200,7 +199,7 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Return the rates that the driver reports, in bytes per second and direction, by link number.
+    """Map the number of each link to its rate in bytes per second and direction, as the driver reports it.
 
     One query asks for all links. Links without a reported rate are left out.
     """

@@ -70,7 +70,8 @@ def _to_switch(gpu: Gpu) -> int:
 def _of_unknown_end(gpu: Gpu) -> int:
     """Count the active NVLinks of a GPU whose other end is unknown.
 
-    An end is unknown if it is not a GPU, a switch or a CPU of this node. A virtual machine may hide the other end.
+    The other end of an NVLink is unknown if it is not a GPU, a switch or a CPU of this node. A virtual machine may hide
+    the other end.
     """
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))

@@ -1,7 +1,7 @@
 """Read the state and the error counters of one NVIDIA GPU repeatedly. NVML stays open between readings.
 
-NVML does not report how busy the GPU's copy engines are. The reader therefore reads counters of the bytes on PCIe and
-NVLink instead.
+NVML does not report how busy the GPU's copy engines are. Instead, the reader reads the counters of bytes on PCIe and
+NVLink.
 """
 
 from __future__ import annotations

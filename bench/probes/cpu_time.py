@@ -16,8 +16,8 @@ Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, read
 class CpuMeter:
     """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
 
-    The waiting time comes from /proc/PID/schedstat. It is reported as 0 on other systems and in sandboxes that lack
-    this file.
+    The waiting time comes from /proc/PID/schedstat. On systems that lack /proc/PID/schedstat, the reported waiting time
+    is 0.
     """
 
     def __init__(self) -> None:

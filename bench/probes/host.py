@@ -1,7 +1,7 @@
 """Read the facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
 The controller starts this program on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies
-within about a second. It reports the versions of libraries without importing them.
+within about a second. The program finds the versions of libraries without importing the libraries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _USE_S = 0.5  # how long to measure the CPU use of other programs; the kernel co
 
 @dataclass(frozen=True, slots=True)
 class HostQuestion:
-    """A question that asks a host for its facts.
+    """A question of the controller, which asks a host for its facts.
 
     `results`: the folder of results.
     `nonce`: the name of an empty file that the controller has put into the folder `results`.

@@ -215,8 +215,8 @@ def _programs() -> dict[int, _Program]:
 def _family(programs: Mapping[int, _Program], local_size: int) -> set[int]:
     """Return the ids of this process and its ancestors.
 
-    If several ranks run on this host, the result also has the processes with the same parent and the same name, which
-    are the other ranks.
+    If several ranks run on this host, the result also has the other ranks: processes with the same parent and the same
+    name.
     """
     me = programs.get(os.getpid())
     if me is None:

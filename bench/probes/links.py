@@ -4,8 +4,8 @@ QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at abou
 connections and connects to the other hosts. It sends 64 KiB over each connection, and it also sends single packets of
 several sizes. At the end, each host reports the data that arrived. If packets are lost in one direction, no connection
 can be made. The single packets still arrive in the other direction, which shows the direction that loses packets. Each
-host has a secret in its environment. With this secret, it proves that it belongs to the round. Any other program that
-connects gets only 16 random bytes.
+host has a secret in its environment. With this secret, a host proves that it belongs to the round. Any other program
+that connects gets only 16 random bytes.
 
 The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
 offsets between the hosts' wall clocks.
@@ -118,7 +118,7 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """What arrived from another host that connects to one of this host's addresses.
+    """The data that arrived from another host at one of this host's addresses.
 
     `received_bytes`: how many bytes arrived. The other host sends 64 KiB.
     """
@@ -170,9 +170,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """Return the report in the output of this program, or the text of the problem if it could not report.
+    """Return the report in the output of this program.
 
-    Return None if the output has neither. A login may print other lines first.
+    If the program met a problem, return the text of the problem instead.
+
+    Return None if the output has neither a report nor a problem. A login may print other lines first.
     """
     for line in reversed(out.splitlines()):
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -465,8 +467,8 @@ class _Datagrams:
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
     """Yield each target once for each of its addresses.
 
-    If the name of a target cannot be resolved, yield the name in place of the address. Connecting to it then fails with
-    the error of the name resolution.
+    If the name of a target cannot be resolved, yield the name in place of the address. The attempt to connect to this
+    name then fails with the right error.
     """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()
@@ -562,8 +564,8 @@ def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses that do not acknowledge data, although the data were retransmitted several times.
 
     A peer's kernel acknowledges data even if the peer's program hangs. Missing acknowledgements therefore mean that
-    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. For this reason,
-    the loss remains visible for a while after the link works again.
+    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. A loss therefore
+    remains visible for a while after the link works again.
     """
     for _, remote, state, _, timer, resent, *_ in tcp_table.connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:

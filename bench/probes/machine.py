@@ -97,7 +97,8 @@ def usable_cpus() -> int:
 def available_memory_bytes(root: Path = ROOT) -> int | None:
     """Return how many bytes of memory are available without swapping.
 
-    The result is the kernel's estimate. If a container's memory limit leaves fewer bytes, the result is that number.
+    The result is usually the kernel's estimate. If a container's memory limit leaves fewer bytes than this estimate,
+    the result is the number of bytes that the limit leaves.
     """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)

@@ -115,7 +115,7 @@ def _of_system(root: ElementTree.Element) -> Inventory:
 def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:
     """Yield each device that is not a bridge, in the order of the file.
 
-    Each item has the NUMA node, the addresses of the switches above the device, and the device.
+    An item has three parts: the NUMA node, the addresses of the switches above the device, and the device.
     """
     for cpu in root.iter("cpu"):
         waiting: list[tuple[tuple[str, ...], ElementTree.Element]] = [((), child) for child in reversed(cpu)]
@@ -185,7 +185,8 @@ def _links(
 ) -> Iterator[NvLink]:
     """Yield a GPU's NVLinks. An entry with `count` and `target` in the file stands for `count` links to one target.
 
-    A hand-written file may have links from a GPU to itself. Such links are not yielded, but reported in `lost`.
+    A hand-written file may have links from a GPU to itself. Links from a GPU to itself are not yielded, but reported in
+    `lost`.
     """
     index = 0
     for reported in element.iter("nvlink"):

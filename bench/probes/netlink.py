@@ -200,8 +200,8 @@ class NetworkHistory:
     def moved(self) -> list[tuple[str, list[str], float]]:
         """Return each changed address with its MAC addresses and the time of its last change.
 
-        The MAC addresses are in the order of first use. An address with only one MAC address is an address that this
-        host got after the first call of `look`.
+        The MAC addresses are in the order of first use. If an address has only one MAC address, this host got the
+        address after the first call of `look`.
         """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
 

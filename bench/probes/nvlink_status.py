@@ -1,9 +1,9 @@
 """Read `nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
 
 A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line for each link, such as `Link 3: 26.562
-GB/s`. An inactive link has `<inactive>` instead of the rate. If all links of a GPU are inactive, drivers print a single
-sentence for the GPU instead of its lines. The rate includes line coding and protocol, so it is slightly above the rate
-that data can reach.
+GB/s`. An inactive link has `<inactive>` instead of the rate. If all links of a GPU are inactive, the driver may print a
+single sentence instead of a line for each link. The rate includes line coding and protocol, so it is slightly above the
+rate that data can reach.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    If all links of a GPU are inactive, the text does not list them. The function then assumes as many links as the GPU
-    with the most links in the text. If a GPU occurs twice, the links of its first occurrence are used. Links before the
-    first heading belong to no known GPU, and are reported in `lost`.
+    If all links of a GPU are inactive, the text does not list them. For such a GPU, the function assumes the largest
+    number of links of any GPU in the text. If a GPU occurs twice, the links of its first occurrence are used. Links
+    before the first heading belong to no known GPU, and are reported in `lost`.
     """
     gpus: dict[int, Gpu] = {}
     lost = []

@@ -74,9 +74,9 @@ def end(processes: Iterable[psutil.Process]) -> None:
 def look(job_id: str) -> dict[str, Any]:
     """Return a dictionary with the keys "host", "processes", "others" and "up_s".
 
-    "processes" maps the id of each process of the job to its state in psutil's words, such as 'stopped', 'sleeping' or
-    'zombie'. "others" lists the other jobs with processes on this host. "up_s" is the time since the host was booted,
-    in seconds. It is None if the system has no clock for it.
+    The value of "processes" maps the id of each process of the job to its state in psutil's words, such as 'sleeping'
+    or 'zombie'. The value of "others" is a list of other jobs that have processes on this host. The value of "up_s" is
+    the time since the host was booted, in seconds, or None if the system has no clock for this time.
     """
     states, others = {}, set()
     for process in _others():
@@ -104,8 +104,9 @@ def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
     """Find the sockets that keep a job from listening on a TCP port.
 
     Return "job", "user" and "address" for each of these sockets. Sockets of the job itself are left out. Sockets that
-    listen only for IPv6 are also left out, because torchrun can still listen for IPv4. "job" is None if a process has
-    no BENCH_JOB, or if its environment is not readable. If a user has no name, "user" is the user's number.
+    listen only for IPv6 are also left out, because torchrun can still listen for IPv4. The value of "job" is None if a
+    process has no BENCH_JOB, or if the environment of the process is not readable. If a user has no name, "user" is the
+    user's number.
     """
     sockets = {f"socket:[{each.inode}]": each for each in _in_the_way(port)}
     jobs: dict[str, str | None] = {}

@@ -1,6 +1,6 @@
 """Read the driver's report about each GPU from the output of `nvidia-smi -q`, as text or as XML (`-x`).
 
-The two forms use different names for fields. This module converts both into flat tables with keys such as
+Text and XML use different names for fields. This module converts both forms into flat tables with keys such as
 `section/subsection/name`, in lower case.
 """
 

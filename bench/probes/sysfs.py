@@ -142,8 +142,8 @@ def product(root: Path = ROOT) -> str | None:
 def clock(root: Path = ROOT) -> str | None:
     """Return an identifier of the clock CLOCK_MONOTONIC that this process reads.
 
-    If two processes get the same identifier, they read the same clock. After each boot, and in each time namespace,
-    there is a different clock. The result is None if the kernel does not report the id of the boot.
+    If two processes get the same identifier, they read the same clock. A boot starts a new clock, and each time
+    namespace has its own clock. The result is None if the kernel does not report the id of the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:

@@ -1,7 +1,7 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
 Such texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
-lines. A cell is used only if it is certain to which column it belongs. All other cells are reported as lost.
+lines. If it is uncertain to which column a cell belongs, the cell is not used but reported as lost.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _is_access(reported: Iterable[str]) -> bool:
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
     """Return whether two GPUs have access to each other, and the reason if they do not.
 
-    The access is unknown if it is unknown which command printed the table, because "no" may then refer to NVLink only.
+    If it is unknown which command printed a table, "no" in the table may refer to NVLink only. The access is then
+    unknown.
     """
     for table in tables_of_access:
         word = table.cell(a, b)

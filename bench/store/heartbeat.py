@@ -5,9 +5,9 @@ activity, and the time in seconds since the epoch. When the rank ends, the file 
 gone, but its file does not say how it ended, something outside the rank ended it. If the controller requests the stacks
 of a rank, the rank writes the stacks to a second file.
 
-Some hosts share no file system with the controller. When a rank ends, it therefore also prints a line on stderr, its
-last words. The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints
-the line, so the lines of other ranks cannot split it.
+Some hosts share no file system with the controller. A rank that ends therefore also prints a line on stderr, its last
+words. The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints the
+line, so the lines of other ranks cannot split it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.core.ends import EndCode
 
 @dataclass(frozen=True, slots=True)
 class End(Coded):
-    """How a rank ended. The code is an EndCode, or the code of the error because of which the rank ended."""
+    """How a rank ended. The code is an EndCode, or the code of the error that ended the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def write_network(
 
 
 def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return each address that got another MAC address at about the time of a rank's last heartbeat, or later.
+    """Return each IP address that got another MAC address at about the time of a rank's last heartbeat, or later.
 
     "At about the time" means at most _RECENT_S before the heartbeat. Earlier changes are left out, because the job
-    survived them. The MAC addresses of an address are in the order in which the rank's host saw them.
+    survived them. For each IP address, the MAC addresses are in the order in which the rank's host saw them.
     """
     found = []
     for beat in beats:

@@ -153,7 +153,8 @@ def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[R
     """Write a new file of imported records. Yield each record after it is written.
 
     The file is not synchronised (fsync). After a power failure, the user can repeat the import. Raises MeasurementError
-    if the file cannot be written. If the iterator `records` raises an exception, this function raises it, too.
+    if the file cannot be written. If the iterator `records` raises an exception, this function raises the same
+    exception.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -326,12 +327,12 @@ def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> s
 
 
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
-    """Return the header with `clocks`, which were measured after the last row, in place of its own clocks."""
+    """Return the header with its clocks replaced by `clocks`, which were measured after the last row."""
     return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
 def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
-    """Return the header with the states of hosts and GPUs after the last row added to its facts about nodes."""
+    """Return the header with more facts about its nodes: the state of each host and its GPUs after the last row."""
     nodes = {}
     for host, node in header.nodes.items():
         at_end = {"gpus_at_end": gpus.get(host), "after": hosts.get(host)}

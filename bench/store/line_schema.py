@@ -2,9 +2,10 @@
 
 A file may be damaged, edited, or written by another program. A shape is a function that checks a value. Most shapes are
 derived from the dataclasses into which the lines are read (core/record.py, core/inventory.py, core/links.py). A header
-also has mappings whose keys are in no dataclass. Tables in this module define the shapes of their values. In such a
-mapping, every value may be null, which means unknown. If a key has no shape, its value is accepted if it is not nested
-too deeply. Numbers must be finite and not negative, if no table allows other numbers.
+also has mappings whose keys are in no dataclass. Tables in this module define the shapes of the values in such
+mappings. In such a mapping, every value may be null, which means unknown. The value of a key without a shape is
+accepted if the value is not nested too deeply. Numbers must be finite and not negative. Tables can allow other numbers
+for a key.
 """
 
 from __future__ import annotations
@@ -155,8 +156,8 @@ def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
     It is faster for mappings that have the form of an earlier mapping.
 
     The form of a mapping is its keys and the types of their values. The lines of a file have few different forms. After
-    `check` has accepted one mapping of a form, only three kinds of values must be checked in others of this form:
-    numbers, lists and mappings.
+    `check` has accepted a mapping, other mappings of the same form can be wrong only in their numbers, lists and
+    mappings.
 
     `check`: a check for a mapping. Its result must depend only on the keys, and on whether each value has the shape of
         its key.

@@ -55,7 +55,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored failure.
 
-    If its text says that a tool printed an invalid number, and it has no code, add the code.
+    If the text of the failure says that a tool printed an invalid number, the result has the code for this problem.
     """
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}

@@ -1,8 +1,8 @@
 """Lock a run's folder, so that only one controller at a time adds to a run.
 
 The lock is an flock on a file in the folder. When the process that holds the lock ends, the lock is released. Some
-shared file systems have no flock, or hide the flock of one host from other hosts. Therefore, the leases of the run's
-jobs are also checked. If the lease of a job is being renewed, another controller uses the folder.
+shared file systems have no flock, or hide the flock of one host from other hosts. For this reason, the leases of the
+run's jobs are also checked. If the lease of a job is being renewed, another controller uses the folder.
 """
 
 from __future__ import annotations
