@@ -56,9 +56,8 @@ class Reference:
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
         """Return the published point whose size is nearest to `payload_bytes`.
 
-        None if no size is within a factor of two.
-
-        A point is a payload in bytes and its bus bandwidth in bytes per second.
+        A point is a payload in bytes and its bus bandwidth in bytes per second. The result is None if no published size
+        is within a factor of two.
         """
         within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
         if not within:

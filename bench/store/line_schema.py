@@ -151,9 +151,7 @@ class _Open:
 
 
 def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
-    """Return a check with the same results as `check`.
-
-    It is faster for mappings that have the form of an earlier mapping.
+    """Return a check with the same results as `check` that is faster if it has already seen a mapping of the same form.
 
     The form of a mapping is its keys and the types of their values. The lines of a file have few different forms. After
     `check` has accepted a mapping, other mappings of the same form can be wrong only in their numbers, lists and
