@@ -54,7 +54,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def upload(self, data: Bytes) -> Any:
-        """Return the bytes of a numpy array on this device.
+        """Return an array on this device that has the bytes of a numpy array.
 
         If the array is already in this device's memory, the result may be the array itself.
         """
@@ -144,7 +144,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A region of memory: an array, and the operations for arrays of its library."""
+    """A region of memory. It consists of an array and of the operations for arrays of this library."""
 
     arrays: Arrays
     array: Any

@@ -453,8 +453,8 @@ class Case:
     def modes(self) -> tuple[str, ...]:
         """The modes to measure, each in separate rows.
 
-        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, this is the
-        pipelined mode.
+        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, a ladder
+        measures the pipelined mode.
         """
         if self.is_ladder and self.mode == "both":
             return ("pipelined",)

@@ -48,7 +48,7 @@ def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) 
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the options that are present. Raises UsageError that names the option."""
+    """Return the values of the options that are present. Raises a UsageError that names the wrong option."""
     given = {}
     for each in FACTORS:
         text = getattr(args, each.name)
@@ -92,7 +92,7 @@ def from_argv(argv: Sequence[str]) -> Case:
 
     The list has the form of `to_argv`. This function does not apply the settings of `--like`, because the words already
     contain every value that differs from its default. An older version of the suite may also have used other settings
-    for `--like`. Raises UsageError that names the mistake.
+    for `--like`. Raises a UsageError that names the mistake.
     """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")

@@ -21,7 +21,7 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class MissingFactError(KeyError):
-    """A template names a fact that is not among the facts of its code. The author of the code must add it."""
+    """A template names a fact that is not among the facts of its code. The author of the code must add the fact."""
 
     def __str__(self) -> str:
         """Return the message without the quotes of KeyError."""

@@ -1,4 +1,4 @@
-"""Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
+"""Find the ranks that got too little CPU time, by comparing the CPU time of all ranks in the same interval.
 
 A rank that waits for other ranks does not lack CPU time, whether the rank spins or sleeps. A starved rank is ready to
 run but has no CPU. For example, the rank waits in a run queue. The CPU quota of a container may also throttle the rank,

@@ -37,11 +37,11 @@ class DeviceReading:
 class DeviceUse:
     """A summary of a device's readings during the measurement of a row.
 
-    It includes the growth of the device's counters.
+    The summary includes by how much each counter of the device has grown.
 
     `device`: "gpu" and its PCI address, or "cpus".
     `throttled`: for each throttle reason, the share of readings with this reason.
-    `counters`: the growth of each counter (nvlink_crc_errors, pcie_replays, xid, ...).
+    `counters`: by how much each counter (nvlink_crc_errors, pcie_replays, xid, ...) has grown.
     `cost`: the share of one CPU that the readings used.
     """
 

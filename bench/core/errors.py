@@ -1,4 +1,4 @@
-"""Define the errors, with the exit code of each kind.
+"""Define the types of errors, and the exit code for each type.
 
 A message has one or two sentences. A message names the file and line, key, host or rank, and what to do next.
 """
@@ -116,7 +116,7 @@ class NotInstalledError(RefusedError):
 
 
 class AbsentError(RefusedError):
-    """Some ranks did not arrive at the first barrier. `ranks` lists them in rising order."""
+    """Some ranks did not arrive at the first barrier. `ranks` lists the missing ranks in rising order."""
 
     def __init__(self, ranks: Sequence[int], waited_s: float) -> None:
         super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {waited_s:.0f} s")

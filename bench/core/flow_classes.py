@@ -25,7 +25,7 @@ _MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one 
 
 @dataclass(frozen=True, slots=True)
 class FlowClasses:
-    """The messages of a phase by class.
+    """The messages of a phase, grouped into classes.
 
     `num_bytes`: for each class of messages, the bytes of one message. The value is 0 for messages that cross no link.
     `paths`: for each class of messages, the classes of the links that a message crosses.

@@ -50,7 +50,7 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host. Others report the host and a process id.
+    Some launchers report only the host. Other launchers report the host and a process id.
 
     `surely_first`: whether the reported rank certainly ended first. If a signal ended the launcher itself, the launcher
         does not report which rank ended first.

@@ -73,7 +73,9 @@ class NodeLinks:
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check `peer`, and that the oversubscription and the numbers of sharing devices are at least 1.
+        """Check that `peer` is valid.
+
+        Check that the oversubscription and the numbers of devices on a shared link are at least 1.
 
         Raises UsageError.
         """

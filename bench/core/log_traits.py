@@ -52,7 +52,7 @@ class LogTraits:
 class ComparedStatistic:
     """The statistic of this suite's rows that is compared with the time of a tool.
 
-    By default, this is the median over samples.
+    The default is the median over samples.
 
     `mean`: the statistic in `Summary.compat` that is compared instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.

@@ -68,7 +68,10 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """Return a parser of a whole number of `least` or more. `name`: the name of the number in error messages."""
+    """Return a parser that accepts a whole number of `least` or more.
+
+    `name`: the name of the number in error messages.
+    """
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

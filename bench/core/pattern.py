@@ -210,7 +210,7 @@ class BlockPattern(Pattern):
 
 
 class AllReducePattern(Pattern):
-    """A pattern in which every rank sends S and receives the reduction of all ranks' S, in one call."""
+    """A pattern of one call, in which every rank sends S and receives the reduction of the data of all ranks."""
 
     reduces = True
     in_place = True

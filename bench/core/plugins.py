@@ -101,7 +101,10 @@ def _mistake(kind: str, name: str, module: ModuleType) -> str | None:
 
 
 def check(kind: str, name: str) -> str:
-    """Return `name` if there is such a plug-in. Raises UsageError otherwise; imports nothing."""
+    """Return `name` if there is such a plug-in. Raises UsageError if there is no such plug-in.
+
+    The plug-in is not imported.
+    """
     if name not in names(kind):
         raise UsageError(f"no {kind} is called {name!r}{nearest(name, names(kind))}")
     return name

@@ -1,9 +1,9 @@
 """A program describes, as plain data, what each rank of a group does in one operation.
 
-A rank runs its steps one after the other. It posts all messages of one Exchange together. Peers and roots are numbered
-as *members* of the group, from 0 to n-1, not as world ranks. One program is therefore valid for every group of the same
-size. If a member sends a message in its step k, another member receives the message in its own step k. A transport
-compiles the steps, the model simulates them, and the bounds count the bytes that cross a link.
+A rank runs its steps one after the other. A rank posts all messages of one Exchange together. Peers and roots are
+numbered as *members* of the group, from 0 to n-1, not as world ranks. One program is therefore valid for every group of
+the same size. If a member sends a message in its step k, another member receives the message in its own step k. A
+transport compiles the steps, the model simulates them, and the bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations

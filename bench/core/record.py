@@ -261,8 +261,7 @@ class StepSamples:
     All twins are measured in alternating blocks. The samples of each twin are numbered separately, and block k begins
     with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare twin, in
     which only whole steps are timed. In files of earlier versions, the samples of the record are those of the full
-    twin. The values of a bucket are those of rank 0. They are medians over the full steps. Buckets are in the order of
-    exchange.
+    twin. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of exchange.
 
     `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
         twin is one of these twins.
@@ -357,7 +356,7 @@ class StarvedRank:
 
 
 class WrongCode(Code):
-    """Where the first wrong data of a row were found."""
+    """The kinds of wrong data that a row can have."""
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     SENT = "sent", "the data that rank {rank} sends are wrong: element {element} is {got}, expected {expected}"
@@ -369,7 +368,7 @@ class WrongCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class WrongData(Coded):
-    """The place of the first wrong data of a row."""
+    """The first wrong data of a row, and where they were found."""
 
 
 @dataclass(frozen=True, slots=True)

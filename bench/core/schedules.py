@@ -184,8 +184,8 @@ def chain_reduce(call: Call) -> Phases:
 def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) -> Floats:
     """Return one step of a ring in each of several groups.
 
-    In this step, every member sends `num_bytes` to the next member. Members must share nodes in the same way in all
-    groups.
+    In this step, every member sends `num_bytes` to the next member. In all groups, members with the same numbers must
+    be together in a node.
     """
     sources, targets, shares = _ring(tuple(groups[0]), call.ranks_per_node, call.mesh)
     ranks = np.array(groups)
@@ -362,7 +362,7 @@ def direct(call: Call) -> Phases | None:
 
 
 def direct_allreduce(call: Call) -> Phases | None:
-    """Return the phases: reduce-scatter, then all-gather."""
+    """Return the phases of an allreduce in one node: a direct reduce-scatter, then a direct all-gather."""
     once = direct(call)
     return once and once * 2
 
@@ -416,7 +416,7 @@ def halving_doubling(call: Call) -> Phases | None:
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """Return the phases of allreduce with the fewest steps.
+    """Return the phases of the allreduce that needs the fewest steps.
 
     In each step, a member sends its whole buffer to another partner.
     """

@@ -1,4 +1,4 @@
-"""Keep secret values out of written files. A reference in `env:` or a mask replaces each secret value.
+"""Keep secret values out of written files. Each secret value is replaced by a reference in `env:`, or by a mask.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """

@@ -79,7 +79,7 @@ class TimedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A delay that makes one segment of every step of one rank longer by `delay_s`."""
+    """A delay of `delay_s` seconds, which is added to one segment of every step on one rank."""
 
     rank: int
     segment: str
@@ -126,7 +126,10 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The parts of one sample. `parts_s[part][r]` has the seconds of rank r. The sum of a rank's parts is its step."""
+    """The parts of one sample. `parts_s[part][r]` has the seconds of rank r.
+
+    The parts of a rank add up to the time of its step.
+    """
 
     step_s: tuple[float, ...]
     parts_s: Mapping[str, tuple[float, ...]]

@@ -251,7 +251,10 @@ class Transport(ABC):
         return None
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the cache that cold buffers must exceed. None means the host CPU's last-level cache."""
+        """Return the size of the cache that cold buffers must exceed.
+
+        If the result is None, cold buffers must exceed the host CPU's last-level cache.
+        """
         return None
 
     def cache_words(self, asked: str) -> str:

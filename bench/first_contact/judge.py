@@ -1,4 +1,4 @@
-"""Compare every figure with its expectation."""
+"""Compare every figure of a first contact with its expected ranges."""
 
 from __future__ import annotations
 

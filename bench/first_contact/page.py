@@ -42,7 +42,7 @@ class ContactPage:
 
     @property
     def missed(self) -> list[Judged]:
-        """The figures outside their range."""
+        """The figures that are outside their expected range."""
         return [each for each in self.judged if each.verdict == ContactVerdict.MISSED]
 
     @property

@@ -29,7 +29,7 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 class ContactStep:
     """One command of the plan. Times are in seconds.
 
-    `command`: the words of the command line. `contact_site.py` fills its placeholders.
+    `command`: the words of the command line. The module `contact_site.py` fills the placeholders in these words.
     `least_s`: the step starts only if the budget has at least this time left.
     `accept`: the exit codes that do not count as a failure.
     `read`: the name of the function in `readers.py` that reads the step's figures.
@@ -72,7 +72,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ContactPlan:
-    """The steps of a plan by name, and its variants.
+    """A plan: its steps by name, and its variants.
 
     A variant lists the names of its steps in the order in which they run.
     """

@@ -82,7 +82,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(path: Path, num_lines: int = 20) -> list[str]:
-    """Return the last lines of a file, at most 64 KiB; empty if the file does not exist."""
+    """Return the last lines of a file, at most 64 KiB. The result is empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))

@@ -153,7 +153,7 @@ _PRESENCE = ContactStep("presence", ("{python}", "-m", presence.__name__), "coun
 
 
 def _in_order(steps: Sequence[ContactStep], state: ContactState) -> list[ContactStep]:
-    """Return the steps in the plan's order, but move the steps that an earlier call left running to the end."""
+    """Return the steps in the plan's order, except steps that an earlier call left running. Those steps come last."""
 
     def interrupted(step: ContactStep) -> bool:
         record = state.records.get(step.name)

@@ -94,7 +94,7 @@ def host_link_of_each(header: Header, record: Record, through_host: bool) -> flo
 def between(header: Header, record: Record) -> Between | None:
     """Return the links between the two GPUs of a row.
 
-    Return None if unknown, or if the user stated the rates of the run.
+    Return None if the links are unknown, or if the user stated the rates of the run.
     """
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []

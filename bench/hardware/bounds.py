@@ -93,7 +93,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
-    """Return the bounds from the bytes through ports and NICs.
+    """Return the bounds that ports and NICs set.
 
     The result is cached, because many rows have equal bytes.
     """
@@ -127,7 +127,7 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Check whether several ranks of a row shared a GPU. If so, the row shows nothing about links.
+    """Check whether several ranks of a row shared a GPU. A row with a shared GPU shows nothing about links.
 
     `flags`: the flags of the row.
     """
@@ -226,7 +226,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bounds from the bytes through one rank's ports. A rank may have NVLink, PCIe or both."""
+    """Yield the bounds that the ports of one rank set. A rank may have NVLink, PCIe or both."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -268,7 +268,7 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """Yield the bounds that the ports of a rank set.
+    """Yield the bounds for a rank whose ports include NVLink.
 
     If the switch can reduce, the `hard` bound assumes in-network reduction. In this case, the bound without in-network
     reduction is only a `reference`. With n ranks on the switch and payload S, the switch reads S through each port.
@@ -342,7 +342,7 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 
 
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
-    """Return the rate at a size between measured points (bytes, bytes/s).
+    """Interpolate the rate at a size from measured points. A point is a size in bytes and a rate in bytes per second.
 
     The rate is interpolated linearly in log(size). The rate is constant below the first point and above the last point.
     """

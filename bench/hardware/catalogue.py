@@ -195,7 +195,10 @@ def gpu(name: str) -> GpuModel:
 
 
 def gpu_printed(name: str) -> str | None:
-    """Return the model of a GPU whose name a driver prints, such as "NVIDIA H100 80GB HBM3"; None if it is unknown."""
+    """Return the model of a GPU from the name that a driver prints, such as "NVIDIA H100 80GB HBM3".
+
+    Return None if the model is unknown.
+    """
     bare = _VENDOR.sub("", name.strip())
     for known, entry in yaml_file("gpus")["gpus"].items():
         if bare == known or bare in entry.get("drivers", ()):
@@ -204,7 +207,7 @@ def gpu_printed(name: str) -> str | None:
 
 
 def maker_printed(name: str) -> str | None:
-    """Return the maker of a GPU whose name a driver prints, "amd" or "nvidia", even if the model is unknown.
+    """Return the maker of a GPU ("amd" or "nvidia") from the name that a driver prints, even if the model is unknown.
 
     Return None if the name does not show the maker.
     """
@@ -221,7 +224,7 @@ def maker(model: str) -> str:
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
-    """Return the links of a node with `num_gpus` GPUs of a model.
+    """Return the links of a node that has `num_gpus` GPUs of one model.
 
     Ports have the highest rate that the GPU model supports. The NICs are unknown. The network is assumed to support
     in-network reduction, because this assumption can only raise a bound. Raises UsageError for an unknown model.
@@ -250,7 +253,7 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
 
 
 def nvlink_bytes_per_s(generation: int) -> float:
-    """Return the rate of an NVLink of a generation in bytes per second and direction."""
+    """Return the rate of an NVLink of the given generation, in bytes per second and direction."""
     return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
 
 

@@ -25,10 +25,10 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 
 
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
-    """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
+    """Return the links of a node from its facts (`probes.machine.facts`), or None if the node has no GPU.
 
-    The result has the rates of the slowest GPU, because all other GPUs wait for this GPU. With `pick` max, the result
-    has the rates of the fastest GPU, so that bounds hold for every subset of the GPUs.
+    The result has the rates of the slowest GPU, because all other GPUs wait for this GPU. If `pick` is max, the result
+    has the rates of the fastest GPU, so that bounds are valid for every subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -286,7 +286,7 @@ def peer_kind(found: Inventory) -> str:
 
 
 def path_between(found: Inventory, a: int, b: int) -> Path | None:
-    """Return the path between two GPUs, in either order; None if it is unknown."""
+    """Return the path between two GPUs, in either order, or None if the path is unknown."""
     names = {f"gpu{a}", f"gpu{b}"}
     return next((path for path in found.paths if {path.a, path.b} == names), None)
 

@@ -23,7 +23,7 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class LogMachine:
-    """The machine of a log, as far as known.
+    """What is known about the machine on which a log was written.
 
     `links`: the links of a node that are certain; None if no links are certain.
     `likely`: the links that are certain, plus the NICs if they are the same in all `candidates`. The bounds that such

@@ -50,7 +50,7 @@ class Reference:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The payload of the fastest size in bytes, and the rate at this size in bytes per second."""
+        """The payload with the highest rate, in bytes, and this rate in bytes per second."""
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:

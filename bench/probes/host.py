@@ -42,7 +42,7 @@ class HostQuestion:
     `mpirun`: the command mpirun that starts the ranks, or None for other launchers.
     `port`: the rendezvous port, if this host will listen on it; otherwise None.
     `node`: whether the report must also contain the facts of the hardware.
-    `among`: the first and the last port that the run may use, if variables limit the ports.
+    `among`: the first and the last port that the run may use, if environment variables limit the ports.
     """
 
     hosts: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for ordinary users on the file system of a folder."""
+    """Return how many bytes on a folder's file system are free for ordinary users."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -187,7 +187,7 @@ def _not_writable(folder: Path) -> str | None:
 def _mpi(mpirun: str | None) -> str | None:
     """Return the MPI as `mpirun --version` names it, such as `MPICH 5.0.2` or `Open MPI 5.0.11`.
 
-    For any other MPI, return the first line of that output.
+    For any other MPI, return the first line that `mpirun --version` prints.
     """
     if mpirun is None:
         return None

@@ -1,7 +1,7 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens for
-connections and connects to the other hosts. It sends 64 KiB over each connection, and it also sends single packets of
+connections and connects to the other hosts. A host sends 64 KiB over each connection, and also sends single packets of
 several sizes. At the end, each host reports the data that arrived. If packets are lost in one direction, no connection
 can be made. The single packets still arrive in the other direction, which shows the direction that loses packets. Each
 host has a secret in its environment. With this secret, a host proves that it belongs to the round. Any other program
@@ -386,7 +386,7 @@ class _Part:
 class _Datagrams:
     """Sends single packets of several sizes to every target, and records the packets that arrive.
 
-    Routers must not divide these packets.
+    Routers must not fragment these packets.
     """
 
     def __init__(self, part: _Part, port: int) -> None:

@@ -137,8 +137,8 @@ class CarrierLoss:
 class NetworkHistory:
     """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
 
-    The history has the addresses of neighbours and of this host's own devices. For each address, it has the MAC
-    addresses in the order of their first use. An address that this host gets after the first call of `look` is also
+    The history has the addresses of neighbours and of this host's own devices. For each address, the history has the
+    MAC addresses in the order of their first use. An address that this host gets after the first call of `look` is also
     treated as changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left

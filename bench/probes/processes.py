@@ -33,10 +33,11 @@ _CPU_S = 1.0  # the duration of ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
-    """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
+    """Return the processes of a job on this host, except this process, sorted by id.
 
-    Processes inherit the variable, so the function finds all descendants, even in other sessions or without a parent.
-    Processes of other users are skipped, because their environment is not readable.
+    A process belongs to the job if its environment has BENCH_JOB=`job_id`. Processes inherit the variable, so the
+    function finds all descendants, even in other sessions or without a parent. Processes of other users are skipped,
+    because their environment is not readable.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))

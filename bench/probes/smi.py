@@ -168,7 +168,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Yield the throttle reasons, except `idle`. Each reason has the name of NVML's bit."""
+    """Yield the throttle reasons, except `idle`. The reasons have the names of the bits in NVML."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):

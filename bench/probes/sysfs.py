@@ -154,7 +154,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """Return a file's stripped text. Many files in /sys are missing or unreadable. In this case, the result is None."""
+    """Return the text of a file without surrounding blanks, or None if the file is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

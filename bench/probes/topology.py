@@ -46,7 +46,7 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """Convert the devices in a text to the facts about a node in the header of a results file.
+    """Read the devices in a text, and return them as facts about a node, in the form of a results file's header.
 
     The facts also name the program that wrote the text, and the text's `file`.
     """

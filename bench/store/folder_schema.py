@@ -175,8 +175,8 @@ def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
 def _line(content: bytes, where: str) -> int:
     """Return the line of a key, such as `.jobs[3].name`. For a missing key, return the line where its mapping begins.
 
-    The JSON parser gives no line numbers. Every JSON text is also YAML, so the YAML parser finds the line. If the text
-    is not valid YAML, return 1.
+    The JSON parser gives no line numbers. The YAML parser is used to find the line, because every JSON text is also
+    YAML. If the text is not valid YAML, return 1.
     """
     import yaml  # only needed for an error
 

@@ -116,7 +116,7 @@ class Writer:
     """Appends a header and records to a results file. When a method returns, the data are on disk."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Open or continue the file and write the header. Raises MeasurementError if that fails."""
+        """Open or continue the file and write the header. Raises MeasurementError if the file cannot be written."""
         self._path = path
         self._write(_headed(header))
 

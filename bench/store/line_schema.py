@@ -418,7 +418,7 @@ _FREE: dict[str, Shape] = {  # a header's mappings, whose annotations do not sta
 def seconds(value: Any) -> Misfit | None:
     """Check that the value is a list of numbers.
 
-    Negative and infinite numbers are accepted. Rows with such times get a flag, and no error.
+    Negative and infinite numbers are accepted. A row with negative or infinite times gets a flag, and no error.
     """
     good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
     return None if good else ("", "list of numbers", value)

@@ -120,8 +120,8 @@ def find_own(results: Path, name: str) -> Path:
 
     `latest` is the latest run that this user may continue.
 
-    Raises RefusedError if this user may not continue the named run (see ownership.py). With `latest`, raises
-    RefusedError if this user may not continue any run.
+    Raises RefusedError if this user is not allowed to continue the named run (see ownership.py). For `latest`, raises
+    RefusedError if there is no run that this user is allowed to continue.
     """
     if name != "latest":
         folder = find(results, name)
