@@ -130,10 +130,10 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The result of comparing memory with its expected content.
+    """The difference between memory and its expected content.
 
-    It has the number of wrong elements. For the first wrong element, it has the index, the bytes and the expected
-    bytes.
+    A difference has the number of wrong elements. For the first wrong element, it has the index, the bytes and the
+    expected bytes.
     """
 
     num_wrong: int = 0
@@ -144,7 +144,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A region of memory. It consists of an array and of the operations for arrays of this library."""
+    """A region of memory: an array, and the operations for arrays of the same library."""
 
     arrays: Arrays
     array: Any

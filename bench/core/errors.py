@@ -101,7 +101,7 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank itself must report the problem, because other ranks may not have it.
+    `of_one_rank`: whether this rank itself must report the problem, because the problem may concern this rank only.
     """
 
     exit_code = EXIT_REFUSED

@@ -141,7 +141,7 @@ class Fabric:
     def ranks_per_domain(self) -> int:
         """The number of ranks in a domain.
 
-        If NVLink joins several nodes, these nodes are one domain. Otherwise, each node is a domain.
+        If NVLink joins several nodes, these nodes are one domain. Without NVLink between nodes, each node is a domain.
         """
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)

@@ -108,7 +108,7 @@ class Launcher(ABC):
     def environment(self, site: LaunchSite) -> dict[str, str]:
         """Return the environment variables that the launcher needs.
 
-        They override variables of the same name in the settings of the cluster.
+        These variables override variables of the same name in the cluster's settings.
         """
         return {}
 

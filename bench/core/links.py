@@ -138,8 +138,8 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """Return the number of NICs that one rank's traffic can use.
 
-        The result is 1 if several ranks share a NIC. Otherwise, the result is the number of NICs of the node divided by
-        the number of ranks of the node.
+        The result is 1 if several ranks share a NIC. If ranks do not share NICs, the result is the node's number of
+        NICs divided by its number of ranks.
         """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 

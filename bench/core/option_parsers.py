@@ -250,7 +250,7 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def only_one(parsed: tuple[Any, ...]) -> Any:
     """Return the only element of a list of parsed values.
 
-    This is the `merge` function of factors whose `split` function always returns a single text.
+    Factors whose `split` function always returns a single text use `only_one` as their `merge` function.
     """
     return parsed[0]
 

@@ -84,8 +84,8 @@ class Pattern(ABC):
     def topology_of(self, asked: str) -> str:
         """Return the topology of the pattern's groups. `asked`: the topology that the user requested.
 
-        If the pattern has a fixed topology, the result is that topology. Otherwise, if `asked` is "world", the result
-        is the pattern's default topology.
+        If the pattern has a fixed topology, the result is that topology. If `asked` is "world" and the pattern has no
+        fixed topology, the result is the pattern's default topology.
         """
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
@@ -203,8 +203,7 @@ class BlockPattern(Pattern):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        It is the number until all ranks can have the block of one rank, or until one rank can have the blocks of all
-        ranks.
+        After so many messages, all ranks can have the block of one rank, or one rank can have the blocks of all ranks.
         """
         return log2_steps(num_ranks)
 
@@ -237,7 +236,7 @@ class AllReducePattern(Pattern):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        It is the number until every rank can have data from all other ranks.
+        After so many messages, every rank can have data from all other ranks.
         """
         return log2_steps(num_ranks)
 

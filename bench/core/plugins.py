@@ -115,8 +115,8 @@ def first_line(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring.
 
     The function reads the source file and does not import the plug-in. If the source begins with a plain string, the
-    function does not parse the rest. This saves time, because every start of linkbench reads the docstrings of all
-    commands.
+    function does not parse the rest. Parsing less saves time, because every start of linkbench reads the docstrings of
+    all commands.
     """
     text = source(kind, name)
     with contextlib.suppress(StopIteration, SyntaxError, ValueError, tokenize.TokenError):

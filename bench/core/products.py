@@ -6,10 +6,10 @@ bfloat16, so a GPU needs as much power as for typical data. With zeros or with f
 power, and a GPU that throttles when hot would run faster.
 
 The product is `C(i,j) = u(i) v(j) x sum over k of s(k) t(k)`. The last values of s are chosen so that the sum is the
-constant SUM, a power of two. Each element of the product is then exact in every type of TYPES. The product is wrong if
-a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is omitted or added twice.
-The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of a matrix therefore
-determine all other rows, and swapped tiles are detected.
+constant SUM, a power of two. Each element of the product is then exact in every type of TYPES. The product changes if a
+tile is in the wrong place, or if a row is multiplied by the wrong column. The product also changes if a block of k is
+omitted or added twice. The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of
+a matrix therefore determine all other rows, and swapped tiles are detected.
 
 Every partial sum is an integer. The signs of s are chosen so that the running sum of s(k) t(k), in order of k, stays
 between -STEERED and STEERED. All types of TYPES are summed in float32 or wider, and float32 represents all integers up

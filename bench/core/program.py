@@ -170,7 +170,7 @@ class Multiplied:
     """The expected result of a matrix product.
 
     The `num_bytes` bytes at `offset_bytes` of the receive buffer must be the product of two square matrices. Each
-    matrix has `order` rows. Both matrices are in this member's own send buffer, from `source_offset` on.
+    matrix has `order` rows. The two matrices are in this member's own send buffer, from `source_offset` on.
     """
 
     order: int

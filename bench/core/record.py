@@ -111,7 +111,7 @@ class Samples:
             self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:
-        """Free all times except the first time of the warm-up. This time shows that there was a warm-up."""
+        """Free all times except the first time of the warm-up, which shows that there was a warm-up."""
         self.seconds = self.host_s = self.enqueue_s = array("d")
         self.by_rank, self.warmup = (), self.warmup[:1]
 

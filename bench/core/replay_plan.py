@@ -2,8 +2,9 @@
 
 `job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
 file. Rank 0 decides which started rank replays which recorded rank. A rank runs its operations one after another. For
-each operation, a plan has two work times of the rank: the work before the call, and the work between the call and the
-wait for the operation. The replay therefore overlaps work and exchanges as the recorded job did.
+each operation, a plan has two work times of a rank. The first is the work before the call of the operation. The second
+is the work between this call and the wait for the operation. The replay therefore overlaps work and exchanges as the
+recorded job did.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Residual:
 
     @property
     def stem(self) -> Convolution:
-        """The first convolution. It is followed by a 3 x 3 maximum pooling with stride 2."""
+        """The first convolution. A 3 x 3 maximum pooling with stride 2 follows the first convolution."""
         return Convolution(COLOURS, self.channels, STEM_KERNEL, 2, _halved(self.image))
 
     @property

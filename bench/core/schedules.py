@@ -2,7 +2,7 @@
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective
-Communication Operations in MPICH, 2005). It also has rings over several rails, as in NCCL.
+Communication Operations in MPICH, 2005). This module also has rings over several rails, as in NCCL.
 
 Messages have world ranks, because the placement of the ranks is part of the schedule. A schedule depends on which
 members share a node, but not on the ids of ranks and nodes (flows.AlikeGroups relies on this).
@@ -184,8 +184,8 @@ def chain_reduce(call: Call) -> Phases:
 def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) -> Floats:
     """Return one step of a ring in each of several groups.
 
-    In this step, every member sends `num_bytes` to the next member. In all groups, members with the same numbers must
-    be together in a node.
+    In one step of a ring, every member sends `num_bytes` to the next member. In all groups, members with the same
+    numbers must be together in a node.
     """
     sources, targets, shares = _ring(tuple(groups[0]), call.ranks_per_node, call.mesh)
     ranks = np.array(groups)
@@ -234,7 +234,8 @@ def _zigzag(steps: Ints) -> Ints:
 def hierarchical_allreduce(call: Call) -> Phases | None:
     """Return the phases of a hierarchical allreduce.
 
-    There are three stages: reduce-scatter in each node, allreduce of S/L over each rail, and all-gather in each node.
+    A hierarchical allreduce has three stages: reduce-scatter in each node, allreduce of S/L over each rail, and
+    all-gather in each node.
     """
     levels = _levels(call)
     if levels is None:
@@ -286,8 +287,8 @@ def double_tree_allreduce(call: Call) -> Phases | None:
     Each tree reduces and broadcasts half of the data. The data move in small pieces, on all rails. An inner node of one
     tree is a leaf of the other tree (Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast,
     reduction and scan, 2009). A rail carries S/L bytes with two nodes, 3/2 S/L with three nodes, and 2 S/L with more
-    nodes. Trees therefore send more bytes than the algorithm `pipelined`. However, trees need fewer successive messages
-    than a ring. Inside nodes the algorithm uses NVLS or rings.
+    nodes. Trees therefore send more bytes than the algorithm `pipelined`. Trees need fewer successive messages than a
+    ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -331,8 +332,8 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     The result is None if nodes have different numbers of members, if there is only one node, or if nodes have only one
     member.
 
-    Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
-    step over the links of a mesh.
+    Inside a node, each member sends its part S/L to all other members. The phase inside a node takes L - 1 steps of a
+    ring, or one step over the links of a mesh.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:

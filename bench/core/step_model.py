@@ -96,7 +96,7 @@ class Transformer:
     def layer_matrices(self) -> int:
         """The number of weights in the matrices of one layer.
 
-        A layer has the matrices of the attention. It also has the matrices of one feed-forward block, or of all
+        A layer has the matrices of the attention. A layer also has the matrices of one feed-forward block, or of all
         experts.
         """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads

@@ -49,7 +49,7 @@ T = TypeVar("T")
 class Lazy(Sequence[T], Generic[T]):
     """A sequence that computes an element only when the element is accessed.
 
-    Such a sequence saves memory: 8,192 ranks, for example, have 33.5 million pairs.
+    A lazy sequence saves memory: 8,192 ranks, for example, have 33.5 million pairs.
     """
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:

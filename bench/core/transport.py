@@ -409,8 +409,8 @@ class Trainer(Protocol):
     def logged(self) -> Mapping[str, tuple[float, float]]:
         """Return two times for each segment of a step, one by linkbench's clocks and one by the library's logger.
 
-        The result is empty without a logger. Both times are means over the first steps, and are complete only after one
-        more step.
+        The result is empty without a logger. The two times of a segment are means over the first steps, and are
+        complete only after one more step.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:

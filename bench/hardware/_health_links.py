@@ -167,8 +167,8 @@ def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[
     """Find GPUs with fewer NVLinks than the other GPUs, in a node in which some pairs of GPUs have no NVLink.
 
     In a complete mesh, all GPUs have the same number of links, although pairs of GPUs can differ. A container may show
-    only a part of a mesh, and then GPUs can differ by design. Therefore only complete meshes and bridges between two
-    cards are checked. A finding is only doubtful, because some cards may have other bridges. Nodes with several GPU
+    only a part of a mesh, and then GPUs can differ by design. For this reason, only complete meshes and bridges between
+    two cards are checked. A finding is only doubtful, because some cards may have other bridges. Nodes with several GPU
     models are not checked.
     """
     bridges = max(map(len, linked.values())) == 1

@@ -67,8 +67,8 @@ class HealthNode:
     def as_promised(self, each: Gpu) -> bool:
         """Check whether a GPU's PCIe link has at least the rate of the declared instance type.
 
-        In many instance types, the host connects only half of the GPU's lanes or has an older PCIe generation. In these
-        types, a link that is slower than the GPU allows is not a fault.
+        In many instance types, the host connects only half of the GPU's lanes or has an older PCIe generation. In such
+        an instance type, a link that is slower than the GPU allows is not a fault.
         """
         if self.instance not in instances():
             return False

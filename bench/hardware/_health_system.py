@@ -17,7 +17,10 @@ _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw 
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find network adapters without access to GPU memory. Such adapters send and receive only through host memory."""
+    """Find network adapters without access to GPU memory.
+
+    Network adapters without this access send and receive only through host memory.
+    """
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")

@@ -151,7 +151,7 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return the bounds of a copy between a GPU and its host or between two GPUs.
 
-    These bounds do not depend on the size.
+    The bounds of a copy do not depend on its size.
     """
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
@@ -270,9 +270,9 @@ def _nvlink_bounds(
 ) -> Iterator[Bound]:
     """Yield the bounds for a rank whose ports include NVLink.
 
-    If the switch can reduce, the `hard` bound assumes in-network reduction. In this case, the bound without in-network
-    reduction is only a `reference`. With n ranks on the switch and payload S, the switch reads S through each port.
-    Each port also sends S/n, its share of the result. For a port with rate B, inside a node:
+    If the switch can reduce, the `hard` bound assumes in-network reduction. If the switch can reduce, the bound without
+    in-network reduction is only a `reference`. With n ranks on the switch and payload S, the switch reads S through
+    each port. Each port also sends S/n, its share of the result. For a port with rate B, inside a node:
 
     - t >= S (1 + 1/n) / B
     - busbw <= 2 B (n-1) / (n+1)

@@ -96,7 +96,10 @@ def instances() -> tuple[str, ...]:
 
 @cache
 def instance(name: str) -> Instance:
-    """Return the instance type that `name` names or abbreviates. Raises UsageError unless exactly one type fits."""
+    """Return the instance type that `name` names or abbreviates.
+
+    Raises UsageError if the name does not identify a type (see `full_name`).
+    """
     found = full_name(name, instances())
     return _instance(found, yaml_file("instances")["instances"][found])
 
@@ -105,8 +108,9 @@ def full_name(name: str, known: Sequence[str]) -> str:
     """Return the full name of an instance type, from its name or an abbreviation such as `p4d` or `nd96isr_h100`.
 
     An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter. If
-    an abbreviation fits only sizes of one family, such as `p5.4xlarge` and `p5.48xlarge`, it means the largest size.
-    Any other abbreviation must fit only one type. Raises UsageError with the names that fit, or with the nearest name.
+    an abbreviation fits only sizes of one family, such as `p5.4xlarge` and `p5.48xlarge`, it means the largest size. In
+    all other cases, an abbreviation must fit only one type. Raises UsageError with the names that fit, or with the
+    nearest name.
     """
     if name in known:
         return name

@@ -189,10 +189,10 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """Return the generation and the number of lanes of a PCIe link.
 
-    If the link was read under load, both returned values are the current values. Otherwise, the generation is the
-    highest that the GPU and the slot both support. The number of lanes is still the current number, because idle links
-    keep their lanes. If the current number of lanes is unknown, the highest number that GPU and slot both support is
-    used.
+    If the link was read under load, both returned values are the current values. If the link was read while idle, the
+    generation is the highest that the GPU and the slot both support. The number of lanes is still the current number,
+    because idle links keep their lanes. If the current number of lanes is unknown, the highest number that GPU and slot
+    both support is used.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -330,7 +330,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """Return the rate of the fastest pair of GPUs. This rate is an upper bound for all pairs."""
+    """Return the rate of the fastest pair of GPUs. The rate of the fastest pair is an upper bound for all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 

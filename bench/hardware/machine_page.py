@@ -121,7 +121,7 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 def _of_paths(each: Gpu, found: Inventory) -> str:
     """Return a text about the NVLinks of a GPU, derived from the reported paths to other GPUs.
 
-    This text is for GPUs that do not report their own NVLinks.
+    This function is for GPUs that do not report their own NVLinks.
     """
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Derive the expected rates of a node: bounds of copies to the host, of copies between GPUs, and of an allreduce."""
+"""Derive the expected rates of a node: bounds for copies to the host, for copies between GPUs, and for an allreduce."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The expected rate of one type of traffic, such as copies to the host. Its upper bounds are per direction.
+    """The expected rate of one type of traffic, such as copies to the host.
+
+    The rate is given by upper bounds per direction.
 
     `members`: the GPUs, or the pairs of GPUs, to which the bounds apply.
     """

@@ -206,8 +206,8 @@ def parse_report(plain: Mapping[str, Any]) -> LinkReport:
 def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time.time) -> LinkReport:
     """Take part in a round for at most `limit_s`.
 
-    A peer may not listen yet, so this host tries to connect several times. Raises OSError if this host cannot open any
-    of the ports.
+    This host tries to connect several times, because a peer may need time until it listens. Raises OSError if this host
+    cannot open any of the ports.
     """
     began = time.monotonic()
     unanswered, own_before = tuple(dict.fromkeys(_unanswered())), netlink.own_addresses()

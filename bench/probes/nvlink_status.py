@@ -44,9 +44,9 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    If all links of a GPU are inactive, the text does not list them. For such a GPU, the function assumes the largest
-    number of links of any GPU in the text. If a GPU occurs twice, the links of its first occurrence are used. Links
-    before the first heading belong to no known GPU, and are reported in `lost`.
+    If all links of a GPU are inactive, the text does not list them. For a GPU without listed links, the function
+    assumes the largest number of links of any GPU in the text. If a GPU occurs twice, the links of its first occurrence
+    are used. Links before the first heading belong to no known GPU, and are reported in `lost`.
     """
     gpus: dict[int, Gpu] = {}
     lost = []

@@ -118,7 +118,7 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
     """Return the largest payload of a PCIe packet that this device sends, in bytes (Max_Payload_Size).
 
-    This value is in bits 5 to 7 of the Device Control register.
+    The payload is read from bits 5 to 7 of the Device Control register.
     """
     config = _config(at, root)
     position = _express(config)

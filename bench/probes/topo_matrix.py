@@ -1,6 +1,6 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
-Such texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
+Recorded texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
 lines. If it is uncertain to which column a cell belongs, the cell is not used but reported as lost.
 """
 
@@ -154,7 +154,8 @@ def _take(table: TopoTable, line: str) -> None:
 def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
     """Return the row's cells, and the text after the cells.
 
-    Two cells become one word if the tab between them was lost. Such a word is split: PIXNODE becomes PIX and NODE.
+    Two cells become one word if the tab between them was lost. The function then splits the word: PIXNODE becomes PIX
+    and NODE.
     """
     cells: list[str | None] = []
     for position, word in enumerate(reported):

@@ -271,7 +271,7 @@ def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
 def _implied(samples: Samples) -> bool:
     """Check whether each value of `seconds` is the maximum over all ranks in `by_rank`.
 
-    In this case, `seconds` is not written, because a reader can compute it.
+    If so, `seconds` is not written, because a reader can compute the maximum.
     """
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
@@ -341,7 +341,10 @@ def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for every line that is a JSON object. Any other line adds a warning."""
+    """Yield (line number, object) for every line that is a JSON object.
+
+    Any line that is not a JSON object adds a warning.
+    """
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):

@@ -1,7 +1,8 @@
 """Pass events of measured rows from rank 0 to a controller, which shows the rows while the job runs.
 
 Rank 0 appends one short line of JSON for each row to a file next to the heartbeats. The controller could also read the
-results file. However, this would read all samples again, which costs CPU time that the ranks need.
+results file. However, reading the results file would mean reading all samples again, which costs CPU time that the
+ranks need.
 """
 
 from __future__ import annotations
