@@ -175,7 +175,9 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """Return the traffic of a pattern for one payload. If the group cannot run the pattern, all byte counts are None.
+    """Return the traffic of a pattern for one payload.
+
+    If the group cannot run the pattern, all values except `min_steps` are None.
 
     `num_nodes`: number of nodes. If members are not ordered node by node, or if nodes have different numbers of
         members, `num_nodes` must be None.

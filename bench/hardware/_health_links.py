@@ -206,7 +206,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs without a network adapter on their NUMA node.
 
-    If a GPU has an adapter on its NUMA node, but not on its PCIe switch, the finding is only "doubtful".
+    The finding is less severe if a GPU has an adapter on its NUMA node, but not on its PCIe switch.
     """
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
