@@ -14,8 +14,8 @@ class BatchLoader:
 
     The worker is at most `prefetch` batches ahead of the consumer. No thread or process runs for the worker. From the
     times at which the consumer took earlier batches, the loader computes when the next batch is ready. The loader
-    sleeps until that time. If there is no prefetch, the worker begins a batch only when the consumer asks for the
-    batch.
+    sleeps until the next batch is ready. If there is no prefetch, the worker begins a batch only when the consumer asks
+    for the batch.
     """
 
     def __init__(

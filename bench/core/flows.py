@@ -82,9 +82,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    The result is True if two conditions are met. First, all paths between domains are equally long. Second, two groups
-    that share a domain have members in the same domains, in the same order. Under these conditions, a message to the
-    next domain takes as long as a message to a domain further away.
+    The result is True if two conditions are met. First, all paths between domains are equally long. Second, if two
+    groups share a domain, their members are in the same domains, in the same order. Under these conditions, a message
+    to the next domain takes as long as a message to a domain further away.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}

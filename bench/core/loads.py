@@ -6,7 +6,7 @@ payload. The time of a phase is the maximum of a few lines. A line is dropped if
 payload.
 
 If a phase occurs several times, its load is computed once. If several machines have the same paths, the paths of a
-small world are also computed once.
+small world are computed once for all these machines.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Load:
     def excess(self) -> float:
         """The time of the phase with max-min fair rates, as a multiple of the time that its busiest link needs.
 
-        The value is 1 or more. The busiest link needs the time to transfer its own bytes at its full rate.
+        The value is 1 or more. The time of the busiest link is the number of its own bytes divided by its rate.
         """
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0

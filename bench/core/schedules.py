@@ -4,8 +4,9 @@ The messages of a phase run together, and the phases run one after the other. A 
 message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective
 Communication Operations in MPICH, 2005). This module also has rings over several rails, as in NCCL.
 
-Messages have world ranks, because the placement of the ranks is part of the schedule. A schedule depends on which
-members share a node, but not on the ids of ranks and nodes (flows.AlikeGroups relies on this).
+The source and the target of a message are world ranks, because the placement of the ranks is part of the schedule. A
+schedule depends on which members share a node, but not on the ids of ranks and nodes (flows.AlikeGroups relies on
+this).
 
 In formulas, n is the number of members, N the number of nodes, and L the number of members of each node. S is the
 payload, which is the larger of one rank's send and receive buffers.

@@ -1,6 +1,6 @@
 """Sign messages, so that only processes of one run can send them.
 
-A message begins with its HMAC-SHA256. The key of the HMAC is the secret of the run.
+A message begins with its HMAC-SHA256. The secret of the run is the key of the HMAC.
 """
 
 from __future__ import annotations

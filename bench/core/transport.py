@@ -383,8 +383,7 @@ class Overlapping(Protocol):
         """Synchronise all ranks, then run collective calls and matrix products at the same time.
 
         The rank makes `num_calls` collective calls back to back. Without `collective`, only the products run. Without
-        `product`, only the collective runs. The code is the same with both, with only the products and with only the
-        collective.
+        `product`, only the collective runs. The same code times both together and each of them alone.
         """
 
 

@@ -27,7 +27,7 @@ _LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers us
 class ForeignBenchmark:
     """A benchmark that runs on this host.
 
-    `measures`: whether the benchmark used a CPU while its CPU use was measured.
+    `measures`: whether the benchmark used a CPU while it was observed.
     """
 
     program: str

@@ -46,7 +46,8 @@ class CpuReader:
     def read(self) -> DeviceReading:
         """Return the median clock of the CPUs, the highest temperature, and the share of time in which the CPUs worked.
 
-        The share is computed at most every 0.1 s. If a call comes earlier, it returns the last computed share again.
+        The share is computed at most every 0.1 s. A call within 0.1 s of the last computation returns the same share
+        again.
         """
         heat = [value for zone in self._zones if (value := zone.number()) is not None]
         return DeviceReading(
