@@ -54,7 +54,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def upload(self, data: Bytes) -> Any:
-        """Return the bytes of a numpy array on this device.
+        """Return an array on this device that has the bytes of a numpy array.
 
         If the array is already in this device's memory, the result may be the array itself.
         """
@@ -73,7 +73,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:
-        """Return a table in which every row is this array, without copying the array."""
+        """Return a two-dimensional view of `rows` rows, each of which is this array. Nothing is copied."""
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:
@@ -85,7 +85,7 @@ class Arrays(ABC):
 
 
 class NumpyArrays(Arrays):
-    """The operations for host memory."""
+    """Operations on numpy arrays in host memory."""
 
     on_host = True
 
@@ -110,7 +110,10 @@ class NumpyArrays(Arrays):
         return array.view(np.int64)
 
     def repeated(self, array: Any, rows: int) -> Any:
-        """Return a view of the array in which all rows are the same memory (the stride between rows is 0)."""
+        """Return a two-dimensional view of `rows` rows, all at the same memory address.
+
+        The stride between rows is 0.
+        """
         return np.broadcast_to(array, (rows, len(array)))
 
     def copy(self, target: Any, source: Any) -> None:
@@ -127,7 +130,11 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The number of wrong elements, and the index, bytes and expected bytes of the first wrong element."""
+    """The difference between memory and its expected content.
+
+    A difference has the number of wrong elements. For the first wrong element, it has the index, the bytes and the
+    expected bytes.
+    """
 
     num_wrong: int = 0
     first: int = 0
@@ -137,7 +144,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A region of memory: an array, and the operations for arrays of its library."""
+    """A region of memory: an array, and the operations for arrays of the same library."""
 
     arrays: Arrays
     array: Any

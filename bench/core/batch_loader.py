@@ -12,9 +12,10 @@ from bench.core.waiting import sleep_until
 class BatchLoader:
     """A simulated worker that prepares one batch after the other.
 
-    The worker is at most `prefetch` batches ahead of the consumer. It only sleeps, so it needs no thread or process.
-    From the times at which the consumer took earlier batches, the loader computes when the next batch is ready. If
-    there is no prefetch, the worker begins a batch only when the consumer asks for the batch.
+    The worker is at most `prefetch` batches ahead of the consumer. No thread or process runs for the worker. From the
+    times at which the consumer took earlier batches, the loader computes when the next batch is ready. The loader
+    sleeps until the next batch is ready. If there is no prefetch, the worker begins a batch only when the consumer asks
+    for the batch.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class BatchLoader:
         self._ready, self._paused = 0.0, None  # type: float, float | None
 
     def resume(self) -> None:
-        """Resume after a pause in which the worker did nothing. The first call begins the first batches."""
+        """Start the worker, or continue it after `pause`. At the first call, the worker begins to prepare batches."""
         now = self._now()
         if self._paused is None:
             self._taken.extend([now] * self._prefetch)

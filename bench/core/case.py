@@ -76,7 +76,7 @@ def _lists(name: str) -> Callable[[Pattern], bool]:
 
 
 def _by_row(header: Header) -> None:
-    """Return None, because each row reports its own value."""
+    """Return None: this factor can differ between rows, so the header does not contain its value."""
 
 
 def _transport(text: str) -> str:
@@ -453,8 +453,8 @@ class Case:
     def modes(self) -> tuple[str, ...]:
         """The modes to measure, each in separate rows.
 
-        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, this is the
-        pipelined mode.
+        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, a ladder
+        measures the pipelined mode.
         """
         if self.is_ladder and self.mode == "both":
             return ("pipelined",)
@@ -476,7 +476,7 @@ class Case:
         return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-        """Return a Shape, which determines the program of `num_ranks` ranks for one payload and one mode."""
+        """Return the Shape of a program: its number of ranks, payload, mode and the factors that change its steps."""
         return Shape(
             num_ranks=num_ranks,
             payload_bytes=payload_bytes,
@@ -492,9 +492,9 @@ class Case:
         )
 
     def payloads(self, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-        """Return the real sizes in bytes, each with the requested sizes that round to it.
+        """Return the payloads to measure, in bytes. Each payload maps to the requested sizes that are rounded to it.
 
-        Each real size is measured once.
+        A payload is measured once, even if several requested sizes are rounded to it.
         """
         real: dict[int, tuple[int, ...]] = {}
         for requested in self.sizes:
@@ -517,7 +517,7 @@ LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggres
 
 
 def check_steps(case: Case, given: Collection[str] = ()) -> None:
-    """Raise UsageError if a case without steps sets an option of steps.
+    """Raise UsageError if an option needs steps that take batches, but the case has no such steps.
 
     An option is set if `given` names it, or if its value differs from the default.
     """
@@ -527,9 +527,9 @@ def check_steps(case: Case, given: Collection[str] = ()) -> None:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option which this transport would silently ignore.
+    """Return a skip if the transport would silently ignore an option of the case, otherwise None.
 
-    The result is None if there is no such option.
+    The skip names the option and the transports that obey it.
     """
     for each in FACTORS:
         if refuses(transport, each) and getattr(case, each.name) != each.default:
@@ -541,18 +541,24 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
 
 def refuses(transport: str, varied: Factor) -> bool:
-    """Check whether this transport would silently ignore a factor that it must not ignore."""
+    """Check whether a factor is strict and a transport ignores the factor.
+
+    A case that sets a strict factor is skipped on a transport that ignores the factor.
+    """
     return varied.strict and ignores(transport, varied)
 
 
 def ignores(transport: str, varied: Factor) -> bool:
-    """Check whether this transport neither obeys a factor nor declares that the factor has no effect on it."""
+    """Check whether a transport does not obey this factor.
+
+    The result is False if the transport declares that the factor has no effect on it.
+    """
     its = traits(transport)
     return varied.by_transport and varied.name not in (*its.factors, *its.no_effect)
 
 
 def ineffective_flags(case: Case, pattern: Pattern, transport: str) -> list[str]:
-    """Return the options that this case sets, but that its pattern or this transport ignores.
+    """Return the options of this case that have no effect, because the pattern or the transport ignores them.
 
     Settings of `--like` are left out, because the user did not choose them one by one.
     """

@@ -48,7 +48,7 @@ def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) 
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the options that are present. Raises UsageError that names the option."""
+    """Return the values of the options that are present. Raises a UsageError that names the wrong option."""
     given = {}
     for each in FACTORS:
         text = getattr(args, each.name)
@@ -90,9 +90,9 @@ def _parsed(given: Factor, text: str) -> Any:
 def from_argv(argv: Sequence[str]) -> Case:
     """Return the case that a list of words `[pattern, option, value, ...]` describes.
 
-    The list has the form of `to_argv`. The words contain every value that differs from its default. Therefore this
-    function does not apply the settings of `--like`. An older version of the suite may have measured with other
-    settings. Raises UsageError that names the mistake.
+    The list has the form of `to_argv`. This function does not apply the settings of `--like`, because the words already
+    contain every value that differs from its default. An older version of the suite may also have used other settings
+    for `--like`. Raises a UsageError that names the mistake.
     """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")
@@ -137,9 +137,10 @@ def to_argv(case: Case) -> list[str]:
 
 
 def command_argv(case: Case) -> list[str]:
-    """Return the words of `to_argv`, and each default that `--like` would replace.
+    """Return the words of `to_argv`, plus the default values that `--like` would otherwise change.
 
-    The settings of `--like` may have changed since the case was planned. The words must describe the case as planned.
+    The settings of `--like` may have changed since the case was planned. With these additional words, the command line
+    still describes the planned case.
     """
     argv = to_argv(case)
     for name, preset in preset_fields(case.like, case.pattern).items():

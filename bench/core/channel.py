@@ -24,7 +24,7 @@ class Channel(ABC):
 
 
 class SingleRankChannel(Channel):
-    """The channel of a world of one rank."""
+    """The control channel in a world that has only one rank."""
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return a list with the value of this single rank."""

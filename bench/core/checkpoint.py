@@ -1,4 +1,4 @@
-"""A burst of checkpoints to measure: what every rank writes, its steps during the burst, and its times."""
+"""Define a burst of checkpoints: what each rank writes, which steps run meanwhile, and which times are measured."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ METHODS = ("file", "dcp", "dcp_async")
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """The work of a rank: write `shard_bytes` by `method` into `folder` while steps run.
+    """What a rank does in a burst: it writes a shard of `shard_bytes` bytes into `folder` while training steps run.
 
-    A step takes `step_s` and ends with an allreduce of `exchange_bytes`.
+    A step takes `step_s` seconds and ends with an allreduce of `exchange_bytes` bytes. `method` is one of METHODS.
     """
 
     folder: str
@@ -43,7 +43,7 @@ class BurstTimes:
     `write_s`: seconds from the start of the burst until the shard is durable.
     `blocked_s`: seconds until steps resume.
     `steps`: the steps that began after the start of the burst.
-    `during`: the number of these steps that began before the shard was durable.
+    `during`: the number of steps in `steps` that began before the shard was durable.
     """
 
     write_s: float
@@ -57,7 +57,7 @@ class ReadBack:
     """One rank's shard, read from the device.
 
     `pages`: the number of pages of the shard that were still in the page cache.
-    `is_right`: whether the checksum of the data is right.
+    `is_right`: whether the data have the expected checksum.
     """
 
     read_s: float
@@ -73,7 +73,7 @@ class Checkpointer(Protocol):
         """Run steps without a checkpoint, after all ranks have met."""
 
     def burst(self, num_steps: int) -> BurstTimes:
-        """Start a checkpoint of new data, run at least `num_steps` steps, and wait until the data are durable."""
+        """Start a checkpoint of new data and run at least `num_steps` steps. Return when the data are durable."""
 
     def read_back(self) -> ReadBack:
         """Drop the last checkpoint from the page cache, read this rank's shard, compare its checksum, and remove it."""

@@ -1,8 +1,9 @@
-"""Codes and facts, which modules pass to each other instead of sentences.
+"""Define codes and facts. Modules pass codes and facts to each other, not the text of messages.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Each code has one
-template for its text. The template is in the feature's `messages.py` or in the file of a plug-in. The text is only for
-people: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+Each skip, remark, failure or reason has a code and facts. The code says what happened, and the facts are the values in
+the message, such as a host name. Each code has one template for its text. The template is in the feature's
+`messages.py` or in the file of a plug-in. The text is only for people: program logic and tests compare codes and facts,
+never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class MissingFactError(KeyError):
-    """A template names a fact that is not among the facts of its code. The author of the code must add it."""
+    """A template names a fact that is not among the facts of its code. The author of the code must add the fact."""
 
     def __str__(self) -> str:
         """Return the message without the quotes of KeyError."""
@@ -85,7 +86,7 @@ def fill_present(template: str, facts: Mapping[str, Any], code: str = "") -> str
 
 
 class OptionalPartsCode(Code):
-    """A code whose template may have optional parts (`fill_present`)."""
+    """A code whose template can have optional parts. A part is omitted if its fact is missing (see `fill_present`)."""
 
     def words(self, facts: Mapping[str, Any]) -> str:
         """Fill in the template, and omit the parts whose facts are missing."""

@@ -68,7 +68,7 @@ def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
     If the case has an aggressor, the result has only groups of victims. If the case has no aggressor, the result has
     groups of all ranks.
 
-    `groups`: the name of the topology, from Pattern.topology_of.
+    `groups`: the name of the topology that Pattern.topology_of returns.
     """
     split = parts(case, world)
     among = split.victims.ranks if split else None
@@ -82,8 +82,9 @@ def aggressor(case: Case) -> tuple[str, int]:
 
 
 def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
-    """Return the aggressors' pattern and its shape. The shape is pipelined and has the victims' direction and window.
+    """Return the pattern of the aggressors, and the Shape with which they run it.
 
+    The aggressors run pipelined operations. The aggressors use the direction and the window of the victims' case.
     Raises UsageError if the aggressors cannot run this pattern.
     """
     name, asked = aggressor(case)
@@ -105,7 +106,7 @@ def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Return the bytes that busbw counts in one pass through the pattern's steps.
+    """Return the bytes that busbw counts when a rank runs all steps of the pattern once.
 
     The result is payload times bus factor times the number of operations.
     """

@@ -1,4 +1,4 @@
-"""Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
+"""Find the ranks that got too little CPU time, by comparing the CPU time of all ranks in the same interval.
 
 A rank that waits for other ranks does not lack CPU time, whether the rank spins or sleeps. A starved rank is ready to
 run but has no CPU. For example, the rank waits in a run queue. The CPU quota of a container may also throttle the rank,
@@ -84,7 +84,11 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
-    """Return the median of sorted values after removal of one value that equals `own`, or None if no value is left."""
+    """Return the median of the values of all other ranks, or None if there are no other ranks.
+
+    `ordered`: the sorted values of all ranks.
+    `own`: the value of this rank. One value that equals `own` is removed from `ordered`.
+    """
     num, place = len(ordered) - 1, bisect_left(ordered, own)
     if num == 0:
         return None

@@ -1,4 +1,7 @@
-"""The state of a GPU, or of a host's CPUs, while a row was timed: clocks, power, temperature, throttling, errors."""
+"""Describe the state of a GPU, or of a host's CPUs, while a row was timed.
+
+The state consists of clocks, power, temperature, throttle reasons and error counters.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,11 @@ class DeviceReading:
 class DeviceUse:
     """A summary of a device's readings during the measurement of a row.
 
-    It includes the growth of the device's counters.
+    The summary includes by how much each counter of the device has grown.
 
     `device`: "gpu" and its PCI address, or "cpus".
     `throttled`: for each throttle reason, the share of readings with this reason.
-    `counters`: the growth of each counter (nvlink_crc_errors, pcie_replays, xid, ...).
+    `counters`: by how much each counter (nvlink_crc_errors, pcie_replays, xid, ...) has grown.
     `cost`: the share of one CPU that the readings used.
     """
 

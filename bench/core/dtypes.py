@@ -60,7 +60,10 @@ ALIASES = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """Return the type that torch or nccl-tests calls `name`. Raises UsageError with the nearest name."""
+    """Return the type that torch or nccl-tests calls `name`.
+
+    For an unknown name, raises UsageError, which suggests the nearest name.
+    """
     word = ALIASES.get(name, name)
     if word not in DTYPES:
         raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")

@@ -1,4 +1,7 @@
-"""How a rank ended. Ranks report these codes, and the controller finds the root cause of a failed job from them."""
+"""Define the codes with which ranks report how they ended.
+
+The controller uses these codes to find the root cause of a failed job.
+"""
 
 from __future__ import annotations
 

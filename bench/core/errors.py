@@ -1,4 +1,4 @@
-"""Define the errors, with the exit code of each kind.
+"""Define the types of errors, and the exit code for each type.
 
 A message has one or two sentences. A message names the file and line, key, host or rank, and what to do next.
 """
@@ -35,13 +35,13 @@ def kernel_reason(error: BaseException) -> str:
 
 
 class _Words(Protocol):
-    """The methods of a code that this module uses. The class is in core/codes.py, which imports this module."""
+    """The part of `Code` (core/codes.py) that this module needs. core/codes.py imports this module."""
 
     def words(self, facts: Mapping[str, Any]) -> str: ...
 
 
 class _Reason(Protocol):
-    """The attributes of a Coded that this module uses. The class is in core/codes.py."""
+    """The part of `Coded` (core/codes.py) that this module needs."""
 
     @property
     def code(self) -> str: ...
@@ -54,7 +54,7 @@ class _Reason(Protocol):
 
 
 class BenchError(Exception):
-    """An error that the user sees as one or two sentences.
+    """An error whose message is shown to the user in one or two sentences.
 
     `exit_code` is the process's exit code. Program logic reads `code` and `facts`. If an error has no code of its own,
     its code is "uncoded".
@@ -88,7 +88,8 @@ class UsageError(BenchError):
 class UnknownRateError(UsageError):
     """The rate of a link in use is unknown.
 
-    `link` is the name of the link in --links. `whose` is a text that names the nodes with this link.
+    `link`: the name of the link in --links.
+    `whose`: a text for the message that names the nodes with this link.
     """
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
@@ -100,7 +101,7 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank must report the problem itself. Other ranks may then have another problem or none.
+    `of_one_rank`: whether this rank itself must report the problem, because the problem may concern this rank only.
     """
 
     exit_code = EXIT_REFUSED
@@ -115,7 +116,7 @@ class NotInstalledError(RefusedError):
 
 
 class AbsentError(RefusedError):
-    """Some ranks did not arrive at the first barrier. `ranks` lists them in rising order."""
+    """Some ranks did not arrive at the first barrier. `ranks` lists the missing ranks in rising order."""
 
     def __init__(self, ranks: Sequence[int], waited_s: float) -> None:
         super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {waited_s:.0f} s")
@@ -129,7 +130,7 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. This error is not the root cause. The peer ended for another reason."""
+    """A peer no longer answers. The root cause is the reason why the peer ended, not this error."""
 
 
 class Interrupted(BenchError):

@@ -1,8 +1,10 @@
-"""Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
+"""Compute the time of messages that share links. The time follows from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
-share a NIC. A switch itself is never the bottleneck. Rates are max-min fair. The rate of a message can then rise only
-if the rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
+share a NIC. A switch itself is never the bottleneck.
+
+Under max-min fairness, no message can get a higher rate without lowering the rate of another message that is equally
+slow or slower. The rates in TCP and credit-based networks are close to max-min fair.
 """
 
 from __future__ import annotations
@@ -95,7 +97,10 @@ class Fabric:
 
     @cached_property
     def shape(self) -> Hashable:
-        """A value that is equal for fabrics whose messages take the same paths with the same latencies."""
+        """A value to compare fabrics.
+
+        If two fabrics have equal values, every message takes the same path with the same latency on both.
+        """
         links, single = self.links, self.world.num_nodes == 1
         parts = [
             (kind, 0 if single and kind == "nic" else ids.stop - ids.start, self.rates[kind] == self.rates[kind])
@@ -111,15 +116,15 @@ class Fabric:
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """For each kind of link in the fabric, the bytes per second of one link. Kinds are in the order of link ids.
+        """Maps each kind of link in the fabric to the rate of one link, in bytes per second. NaN means unknown.
 
-        NaN means unknown.
+        Kinds are in the order of link ids.
         """
         return {kind: float(self.capacity[ids.start]) for kind, ids in self.links_by_kind().items()}
 
     @cached_property
     def kind_of_link(self) -> Ints:
-        """For each link, the index of the link's kind in `rates`. The index is -1 for the id that means "no link"."""
+        """For each link, the index of the link's kind in `rates`. The id that means "no link" has the index -1."""
         import numpy as np
 
         numbers = np.full(len(self.capacity), -1, dtype=np.int64)
@@ -134,7 +139,10 @@ class Fabric:
 
     @property
     def ranks_per_domain(self) -> int:
-        """The number of ranks in a domain: the ranks of one node, or of the nodes that NVLink joins."""
+        """The number of ranks in a domain.
+
+        If NVLink joins several nodes, these nodes are one domain. Without NVLink between nodes, each node is a domain.
+        """
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
@@ -264,9 +272,9 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return two arrays of flags: whether each flow crosses the network, and whether each flow uses NVLink.
+        """Return two boolean arrays over flows: whether a flow crosses the network, and whether it uses NVLink.
 
-        A flow without either flag passes through the host.
+        If both elements are False, the flow passes through the host.
         """
         import numpy as np
 

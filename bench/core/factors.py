@@ -22,7 +22,10 @@ _USUAL_RANK = 50
 
 
 def every_pattern(pattern: Pattern) -> bool:
-    """Return True, for factors that matter to all patterns."""
+    """Return True for every pattern.
+
+    A factor that has an effect on all patterns uses this function as its `patterns`.
+    """
     return True
 
 
@@ -107,8 +110,8 @@ def factor(
 ) -> Any:
     """Declare a field of Case as a factor (see Factor).
 
-    If `keys` is None, the key in scenarios is the field's name. If `several` is true, the plural of this name is also a
-    key.
+    If `keys` is None, the field's name is the key in scenarios. If `several` is also true, the field's name with a
+    plural ending is a second key.
     """
     described = Factor(
         name="",
@@ -152,7 +155,10 @@ def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
 
 
 def one_of(kind: str, words: Sequence[str], *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor whose values are words. The first word is the default. Error messages call it `kind`."""
+    """Declare a factor whose values are words. The first word is the default.
+
+    `kind`: the factor's name in error messages.
+    """
     return factor(words[0], *flags, help=help, parse=option_parsers.one_of(kind, words), **more)
 
 
@@ -173,9 +179,9 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFact:
-    """A fact of a run that no user sets.
+    """A fact of a run that is reported in its header and that no option sets.
 
-    Rows of two runs are compared only if the fact is equal in both rows, as for factors.
+    Like a factor, the fact must have the same value in two rows before the rows are compared.
 
     `read`: returns the value of the fact in a header. The result is None if the header lacks the fact, or if each row
         has its own value.

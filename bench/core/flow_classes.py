@@ -1,9 +1,12 @@
-"""Compute the max-min fair times of a phase once for each class of equal messages.
+"""Compute max-min fair times once for each class of equal messages, not for each message.
 
-In a collective, most messages differ only in their ranks. Many messages have the same number of bytes, cross links of
-the same kinds, and share these links with equally many other messages. Such messages form a class. The classes depend
-on the paths but not on the rates. Machines with the same paths therefore have the same classes. The calculation has the
-same steps as in core/fairness.py, but uses one number for each class. The results are therefore equal to the last bit.
+In a collective, most messages differ only in their ranks. Two messages are in one class if they have the same number of
+bytes and cross links of the same kinds. Messages of one class must also share these links with the same numbers of
+other messages.
+
+The classes depend on the paths of the messages but not on the rates of the links. Machines with the same paths
+therefore have the same classes. The calculation takes the same steps as core/fairness.py, with one value per class
+instead of one value per message. The results of both modules are bit-identical.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one 
 
 @dataclass(frozen=True, slots=True)
 class FlowClasses:
-    """The messages of a phase by class.
+    """The messages of a phase, grouped into classes.
 
     `num_bytes`: for each class of messages, the bytes of one message. The value is 0 for messages that cross no link.
     `paths`: for each class of messages, the classes of the links that a message crosses.
@@ -38,9 +41,11 @@ class FlowClasses:
     crossings: tuple[tuple[tuple[int, int], ...], ...]
 
     def completions(self, rates: Sequence[float]) -> list[float]:
-        """Return the seconds until a message of each class has sent its bytes, as `fairness.completions` does.
+        """Return, for each class, the seconds until a message has been sent completely.
 
-        `rates`: bytes per second of a link of each kind.
+        `fairness.completions` does the same calculation for single messages.
+
+        `rates`: for each kind of link, the bytes per second of one link.
         """
         capacity = [rates[kind] for kind in self.kinds]
         left = list(self.num_bytes)
@@ -60,7 +65,10 @@ class FlowClasses:
         return done
 
     def _fair_rates(self, live: Sequence[int], capacity: Sequence[float]) -> dict[int, float]:
-        """Return the max-min fair bytes per second of a message of each class, as `fairness.fair_rates` does."""
+        """Return, for each class, the max-min fair rate of one message in bytes per second.
+
+        `fairness.fair_rates` does the same calculation for single messages.
+        """
         left, growing = list(capacity), set(live)
         rates: dict[int, float] = {}
         while growing:
@@ -84,11 +92,12 @@ def classes_of(
 ) -> tuple[FlowClasses, list[int]]:
     """Return the classes of messages, and the class of each message.
 
-    The classes are made smaller until two conditions are true. All messages of a class cross links of the same classes.
-    All links of a class are crossed by equally many messages of each class.
+    Messages and links are divided into smaller and smaller classes until two conditions are true. All messages of a
+    class cross links of the same classes. Two links of the same class carry equally many messages of each class.
 
     `paths`: the links of each message.
-    `labels`: a label for each message, which includes the message's bytes. Messages of one class have equal labels.
+    `labels`: a label for each message. Only messages with equal labels can be in one class. A label contains the number
+        of bytes of the message.
     `kind_of`: the kind of each link.
     """
     flows = _numbered(labels)
@@ -120,8 +129,8 @@ def classes_of(
 def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes: float) -> FlowClasses | None:
     """Return the class of messages that all have the same bytes and latency, or None if they form several classes.
 
-    The messages form one class under two conditions. All messages cross links of the same kinds. All used links of a
-    kind are crossed by equally many messages.
+    The messages form one class if two conditions are true. All messages cross links of the same kinds, in the same
+    order. All links of one kind carry the same number of messages, except links that carry none.
 
     `paths`: the links of each message, an array of shape (messages, hops).
     `kinds`: the kind of each link. The value -1 means "no link".
@@ -145,9 +154,9 @@ def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes:
 
 
 def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """For each link, return the classes of the messages that cross the link.
+    """Return, for each link, the class of every message that crosses the link, in ascending order.
 
-    Classes are in ascending order. A class occurs once for each crossing.
+    If several messages of a class cross the link, the class is listed once for each of them.
     """
     found: dict[int, list[int]] = {}
     for flow, path in sorted(zip(flows, paths, strict=True)):
@@ -160,9 +169,9 @@ def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int,
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Return a number for each value. Equal values get the same number.
+    """Replace each value by a number. Equal values get the same number.
 
-    Numbers are given in the order in which values first appear.
+    The numbers 0, 1, 2, ... are assigned in the order in which new values appear.
     """
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

@@ -22,9 +22,10 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 @dataclass(frozen=True, slots=True)
 class AlikeGroups:
-    """Groups of a round that run the same program and whose members share domains in the same way.
+    """Groups of a round that run the same program and have the same layout.
 
-    One schedule serves all of these groups.
+    Two groups have the same layout if members with the same numbers are together in a domain. One schedule serves all
+    of these groups.
 
     The messages of two groups differ only in the numbers of the ranks (core/schedules.py).
 
@@ -42,9 +43,9 @@ class AlikeGroups:
     member: Ints
 
     def flows(self, of_first: Floats) -> Floats:
-        """Return the messages of all groups, group by group, from the messages of the first group.
+        """Return the messages of all groups, computed from the messages of the first group.
 
-        Each row of the result describes one message by its source rank, its target rank and its bytes.
+        Each row of the result has the source rank, the target rank and the bytes of one message.
         """
         import numpy as np
 
@@ -55,8 +56,10 @@ class AlikeGroups:
 def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps]) -> list[AlikeGroups]:
     """Put groups of a round together if they have the same schedule.
 
-    The program, and which members share a domain, determine a schedule. `programs` has the program of each group. Two
-    programs count as the same only if they are the same Python object.
+    Two groups have the same schedule if they run the same program, and if members with the same numbers are together in
+    a domain.
+
+    `programs`: the program of each group. Two programs count as the same only if they are the same Python object.
     """
     import numpy as np
 
@@ -79,9 +82,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This is true under two conditions. First, all paths between domains are equally long. Second, if two groups
-    share a domain, both groups list the domains of their members in the same order. A shift of the messages by any
-    number of domains then gives the same times.
+    The result is True if two conditions are met. First, all paths between domains are equally long. Second, if two
+    groups share a domain, their members are in the same domains, in the same order. Under these conditions, a message
+    to the next domain takes as long as a message to a domain further away.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}
@@ -89,9 +92,10 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
 
 
 def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
-    """For k = 0, 1, ..., yield a list with one entry for each program.
+    """Yield the first steps of all programs, then the second steps, and so on.
 
-    An entry contains step k of every member whose program has a step k.
+    Each yielded list has one entry per program. An entry has one step of each member, without the members whose program
+    has already ended.
     """
     for k in range(max((len(each) for program in programs for each in program), default=0)):
         yield [tuple(each[k] for each in program if k < len(each)) for program in programs]
@@ -107,8 +111,8 @@ def phases_of(
 ) -> Phases | None:
     """Return one step of one group as phases, or None if the chosen algorithm cannot run on this group.
 
-    `chosen`: maps each operation to the algorithm for it.
-    `alike`: whether the messages of one node represent the messages of all nodes (schedules.Call).
+    `chosen`: maps the name of each operation to the name of its algorithm.
+    `alike`: whether a shift by one node represents the shifts by any number of nodes (see schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]

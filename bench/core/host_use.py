@@ -21,7 +21,7 @@ _LEAST_S = 0.05
 
 
 class BusyCause(Code):
-    """What used a host, apart from a job's ranks."""
+    """Reasons why a host was busy with something other than the job's own ranks."""
 
     OTHERS = "other-programs", "other programs used {cpus:.2g} of {num_cpus} CPUs"
     STOLEN = "stolen", "the hypervisor gave {share:percent} of the CPU time to other machines"
@@ -55,7 +55,7 @@ class HostUse:
 
     @property
     def others_share(self) -> float | None:
-        """The share of the CPUs that other programs used, or None if it is too small to matter."""
+        """The share of the host's CPUs that other programs used, or None if the share is negligible."""
         return _share(self.others_s, self.wall_s * self.num_cpus, OTHERS_SHARE)
 
     @property
@@ -65,7 +65,7 @@ class HostUse:
 
     @property
     def limited_share(self) -> float | None:
-        """The share of the ranks' time during which the CPU limit stopped the ranks, or None if it is negligible."""
+        """The share of time for which a CPU limit stopped the ranks, or None if the share is negligible."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property

@@ -33,7 +33,7 @@ def expand(text: str) -> tuple[str, ...]:
 def compress(names: Iterable[str]) -> str:
     """Return a text from which `expand` restores these names.
 
-    Consecutive numbers at the end of names become ranges.
+    If names differ only in a final number, consecutive numbers become a range: n1, n2, n3 become `n[1-3]`.
     """
     parts: list[str] = []
     for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
@@ -52,10 +52,10 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Return a key. Numbers with equal keys can be in the same range.
+    """Return a key for a final number. Two numbers can be in one range only if their keys are equal.
 
-    The key of an empty text is 0. The key of a number without a leading 0 is 1. The key of any other number is its
-    number of digits.
+    If the number begins with 0, the key is its number of digits. For other numbers, the key is 1. Without a number, the
+    key is 0.
     """
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 

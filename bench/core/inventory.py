@@ -1,8 +1,8 @@
-"""The devices of a node, as plain values in the header of a results file. The driver and the kernel report them.
+"""Describe the devices of a node by plain values, as the header of a results file contains them.
 
-Probes fill in these classes, and `hardware/` derives links and findings from them. None means unknown. Rates are in
-bytes per second and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network
-adapter.
+Probes read the values from the driver and the kernel. The package `hardware/` derives links and findings from the
+values. None means unknown. Rates are in bytes per second and direction. `Path` and all messages use names such as
+`gpu0` for a GPU and `mlx5_0` for a network adapter.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Adapter:
 
 
 class NoAccess(Code):
-    """Why the driver allows one GPU no access to the memory of another."""
+    """Reasons why the driver does not let one GPU access the memory of another GPU."""
 
     CHIPSET = "chipset", "the chipset does not support it"
     GPU = "gpu", "the GPU does not support it"
@@ -106,11 +106,13 @@ class NoAccess(Code):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The path between two devices of a node. Its `kind` is as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
+    """The path between two devices of a node.
 
-    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
-    the memory of the other. If the GPU cannot, `why_code` is a code of NoAccess for the reason, and `why_not` is the
-    code's text.
+    `kind`: the path's name in `nvidia-smi topo -m` (NV18, PIX, PXB, PHB, NODE or SYS), or `unknown` if a recorded text
+        only reports peer access.
+    `peer_access`: for a path between two GPUs, whether one GPU can access the memory of the other.
+    `why_code`: a code of NoAccess that says why there is no access.
+    `why_not`: the text of `why_code`.
     """
 
     a: str
@@ -172,7 +174,7 @@ _CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
 def _path(plain: Mapping[str, Any]) -> Path:
     """Return a path between two devices, as stored in a file.
 
-    Files of older versions hold only the text `why_not`, without a code.
+    Files of older versions have the text `why_not` but no `why_code`.
     """
     found = Path(**_known(Path, plain))
     return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))

@@ -1,4 +1,7 @@
-"""The interface of every file in `launchers/`, which starts ranks. Launchers only build text and read environments."""
+"""Define the interface of the files in `launchers/`. A launcher starts the ranks of a job.
+
+A launcher only builds text, such as command lines, and reads environment variables.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host. Others report the host and a process id.
+    Some launchers report only the host. Other launchers report the host and a process id.
 
     `surely_first`: whether the reported rank certainly ended first. If a signal ended the launcher itself, the launcher
         does not report which rank ended first.
@@ -88,7 +91,10 @@ class Launcher(ABC):
 
     @abstractmethod
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """Return the command that starts `program` (without the interpreter) as `world`, with the variables `env`."""
+        """Return the command line that starts `program` on all ranks of `world`, with the variables `env`.
+
+        `program`: the program and its arguments, without the Python interpreter.
+        """
 
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
@@ -100,7 +106,10 @@ class Launcher(ABC):
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the variables that the launcher needs. They override the cluster's variables."""
+        """Return the environment variables that the launcher needs.
+
+        These variables override variables of the same name in the cluster's settings.
+        """
         return {}
 
     def blamed(self, log: str) -> Blame | None:
@@ -108,9 +117,9 @@ class Launcher(ABC):
         return None
 
     def aborted(self, log: str) -> tuple[int, ...]:
-        """Return the ranks that their library ended after an error, such as a lost connection.
+        """Return the ranks that a communication library ended after an error, such as a lost connection.
 
-        The launcher's output `log` shows these ranks.
+        The ranks are read from `log`, the output of the launcher.
         """
         return ()
 

@@ -1,4 +1,4 @@
-"""The links of one node, in a form that a results file can store. Bounds, predictions and models use them."""
+"""Describe the links of one node. Results files store this description, and bounds, predictions and models use it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _GIVEN = "given for this run"  # a value in NodeLinks.sources
 class NodeLinks:
     """The links of one node. Rates are in bytes per second and direction. A value of None is unknown.
 
-    `to_dict` and `from_dict` convert the links to and from JSON. The fields after `gpus_per_pcie_switch` do not affect
-    times.
+    `to_dict` and `from_dict` convert the links to and from JSON. Only the fields up to `gpus_per_pcie_switch` affect
+    computed times.
 
     `nvlink_bytes_per_s`, `pair_bytes_per_s`, `pcie_bytes_per_s`, `nic_bytes_per_s`: the rate of one GPU, one pair or
         one NIC.
@@ -73,7 +73,9 @@ class NodeLinks:
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check `peer`, and that the oversubscription and the numbers of sharing devices are at least 1.
+        """Check that `peer` is valid.
+
+        Check that the oversubscription and the numbers of devices on a shared link are at least 1.
 
         Raises UsageError.
         """
@@ -136,16 +138,16 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """Return the number of NICs that one rank's traffic can use.
 
-        The result is 1 if several ranks share a NIC. Otherwise, the result is the number of NICs of the node divided by
-        the number of ranks of the node.
+        The result is 1 if several ranks share a NIC. If ranks do not share NICs, the result is the node's number of
+        NICs divided by its number of ranks.
         """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
 class Limit(Code):
-    """What limits the traffic of a bound.
+    """What sets a bound on the bus bandwidth, such as a GPU's PCIe port.
 
-    Each limit has a value for `Bound.code` and a name for the bound.
+    Each limit has two texts: the value of `Bound.code`, and a name for people.
     """
 
     MEMORY_COPY = "memory-copy", "memory copy"
@@ -176,9 +178,9 @@ class Limit(Code):
 
 
 class FloorKind(StrEnum):
-    """The source of a floor: the latencies of the links, or the measured time of a message.
+    """How a latency floor was determined: from the latencies of the links, or from the measured time of a message.
 
-    An operation may be faster than a measured message if it needs no message.
+    A floor from a measured message is not a hard limit: an operation that needs no message may be faster.
     """
 
     LINKS = "links"
@@ -187,7 +189,7 @@ class FloorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The shortest possible time of an isolated operation. `name`: its derivation, a text for people."""
+    """The shortest possible time of an isolated operation. `name`: a text that says how the time was derived."""
 
     seconds: float
     name: str

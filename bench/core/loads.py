@@ -1,9 +1,12 @@
-"""Compute the seconds per payload byte, and the latencies, of one algorithm on each kind of link.
+"""Compute how long an algorithm keeps each kind of link busy: seconds per byte of payload, and latencies.
 
-The messages of a schedule are proportional to the payload. The solution for one byte therefore gives the times of all
-sizes. The time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x
-slope. A line is dropped if another line is larger at every size. Equal phases are computed once. If several machines
-have the same paths, the paths of a small world are computed only once for these machines.
+The messages of an algorithm are proportional to the payload. The times of all payloads therefore follow from the
+messages of a payload of one byte. The time of a message is a line, `latency + slope * bytes`, where `bytes` is the
+payload. The time of a phase is the maximum of a few lines. A line is dropped if another line is larger at every
+payload.
+
+If a phase occurs several times, its load is computed once. If several machines have the same paths, the paths of a
+small world are computed once for all these machines.
 """
 
 from __future__ import annotations
@@ -40,10 +43,11 @@ _MOST_RANKS = 128  # of a world whose schedules are cached; larger worlds have f
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`repeat` phases in a row.
+    """The time that the links need for one phase. The phase runs `repeat` times in a row.
 
-    `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
-    `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
+    `lines`: the times of the slowest messages. Each time is a pair: the latency in seconds, and the seconds per byte of
+        payload.
+    `by_kind`: maps each kind of link to the time of its busiest link, in seconds per byte of payload.
     """
 
     repeat: int
@@ -59,14 +63,14 @@ class Load:
 
     @property
     def latency_s(self) -> float:
-        """The longest latency of the phase's messages, in seconds."""
+        """The longest latency of a message in the phase, in seconds."""
         return max((latency for latency, _ in self.lines), default=0.0)
 
     @property
     def excess(self) -> float:
-        """The phase's time with fair shares, divided by the time that the busiest link needs for its own bytes.
+        """The time of the phase with max-min fair rates, as a multiple of the time that its busiest link needs.
 
-        The value is 1 or more.
+        The value is 1 or more. The time of the busiest link is the number of its own bytes divided by its rate.
         """
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
@@ -81,9 +85,9 @@ def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """Return the loads of a collective that all ranks run, or None if the algorithm cannot run on this world.
+    """Return a Load for each phase of a collective of all ranks, or None if the algorithm cannot run on this world.
 
-    A Load describes how long the links need for a phase. Raises UsageError if a rate or latency is unknown.
+    Raises UsageError if a rate or latency is unknown.
     """
     world, links = fabric.world, fabric.links
     call = Call(
@@ -104,7 +108,10 @@ def _schedule(op: str, algorithm: str, call: Call) -> Sequence[Phase] | None:
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
-    """Return the loads of phases. The flows of these phases must be those of a payload of one byte."""
+    """Return a Load for each phase, without phases that have no messages.
+
+    The messages of `phases` must have the sizes for a payload of one byte.
+    """
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
@@ -134,7 +141,7 @@ def _known_load(fabric: Fabric, phase: Phase) -> Load:
 class _SamePaths:
     """A cache key made of a fabric.
 
-    Two keys are equal if messages take the same paths with the same latencies on both fabrics.
+    Two fabrics have equal keys if every message takes the same path with the same latency on both fabrics.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -180,7 +187,10 @@ class _RoutedPhase:
         self._most_bytes = _most_bytes(fabric, flows, paths, num_bytes)
 
     def load(self, fabric: Fabric) -> Load:
-        """Return the load on a fabric of this shape."""
+        """Return the Load of this phase on a fabric.
+
+        The fabric must have the same `shape` as the fabric for which the paths were computed.
+        """
         rates = fabric.rates
         slopes = [self._largest * seconds for seconds in self._classes.completions([*rates.values()])]
         by_kind: dict[str, float] = {}
@@ -191,7 +201,10 @@ class _RoutedPhase:
 
 
 def shift(world: World) -> list[Phase]:
-    """Return the phases of sendrecv, in which each rank sends S to the next rank of a ring."""
+    """Return the phase of sendrecv in which each rank sends S to the next rank, and the last rank to the first.
+
+    The list is empty for a single rank.
+    """
     num = world.num_ranks
     return [Phase(1, table([(rank, (rank + 1) % num, 1.0) for rank in range(num)]))] if num > 1 else []
 
@@ -217,7 +230,7 @@ def _most_bytes(
     """Return, for each kind of link, the bytes of the busiest link.
 
     Each element of the result has the link's name in explanations, the link's name in the fabric, and the bytes. Kinds
-    without bytes are left out. The entries with the name "host" count only messages that stay inside nodes.
+    without bytes are left out. An entry with the name "host" counts only the messages between ranks of the same node.
     """
     import numpy as np
 
@@ -248,9 +261,9 @@ def _bytes_of_links(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray
 
 
 def _envelope(lines: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the lines (latency, slope) that are above all other lines for at least one payload.
+    """Drop each line that is below another line at every payload, and return the other lines.
 
-    A message without bytes has slope 0.
+    A line is the pair (latency, slope). The slope is 0 for a message without bytes.
     """
     steepest: dict[float, float] = {}
     for latency, slope in lines:

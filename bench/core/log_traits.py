@@ -1,9 +1,11 @@
-"""The traits of other tools and their logs.
+"""Look up the traits of another tool: what the suite must know about the tool and its logs.
 
-Only modules in `logs/readers/` name a tool. An imported run has the name of its tool (`Header.transport`,
-`ForeignRun.tool`). `log_traits` returns the traits in the module that reads this tool's logs. If this suite runs a tool
-for comparison, the header's fact `tool` is the name of the tool. `compared_statistic` returns the statistic that is
-declared in the module for this tool.
+Only the module in `logs/readers/` that reads the logs of a tool contains the name and the traits of the tool.
+
+`log_traits` returns the traits of the tool from whose log a run was imported. The name of this tool is in
+`Header.transport` and `ForeignRun.tool`. `compared_statistic` is for a tool that this suite ran for comparison. The
+name of such a tool is the header's fact `tool`. The function returns the statistic that is compared with the tool's
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from bench.core.codes import Coded
 
 @dataclass(frozen=True, slots=True)
 class LogTraits:
-    """The traits of one tool's logs. The defaults describe an unknown tool.
+    """What the suite must know about the logs of a tool. The defaults describe an unknown tool.
 
     `copies`: whether the tool prints matrices of copies between GPUs and hosts.
     `host_memory`: whether the tool's ranks move data in host memory. Such ranks need no GPU. If the header's fact
@@ -31,8 +33,8 @@ class LogTraits:
     `rings`: whether its large collectives use rings. A log may report another algorithm.
     `without_bound`: the reason why this suite cannot compute a bound for the tool's figures. None if it can.
     `extremes`: the names of a row's shortest and longest time in `Record.reported`.
-    `statistics`: maps names in `Record.reported` to names in `Summary.compat`. The mapping has only the statistics
-        that follow the tool's own definition.
+    `statistics`: maps names in `Record.reported` to names in `Summary.compat`. The mapping has only the statistics that
+        follow the tool's own definition.
     """
 
     copies: bool = False
@@ -50,11 +52,11 @@ class LogTraits:
 class ComparedStatistic:
     """The statistic of this suite's rows that is compared with the time of a tool.
 
-    By default, this is the median over samples.
+    The default is the median over samples.
 
     `mean`: the statistic in `Summary.compat` that is compared instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.
-    `rate_is_median`: whether the tool prints a rate instead of a time. The rate belongs to the median time.
+    `rate_is_median`: whether the tool prints no time, but a rate that is computed from the median time.
     """
 
     mean: str = ""

@@ -20,7 +20,7 @@ _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 class HelpText(argparse.HelpFormatter):
-    """A help formatter that wraps a paragraph and leaves text of several lines unchanged."""
+    """A help formatter that prints a text of several lines unchanged. A text without line breaks is wrapped."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -68,7 +68,10 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """Return a parser of a whole number of `least` or more. `name`: the name of the number in error messages."""
+    """Return a parser that accepts a whole number of `least` or more.
+
+    `name`: the name of the number in error messages.
+    """
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -111,7 +114,7 @@ def at_least_one_byte(text: str) -> int:
 
 
 def demand(text: str) -> float:
-    """Parse a rate in bytes per second. The value 0 means that there is no demand."""
+    """Parse a rate that a run must reach, in bytes per second. The value 0 means that no rate is required."""
     return 0.0 if text in ("0", "0.0B/s") else parse_rate(text)
 
 
@@ -137,7 +140,7 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
 def nics(text: str) -> tuple[int, float]:
     """Parse the NICs of a node, such as 8x400G.
 
-    Returns the number of NICs, and the bytes per second of one NIC. Raises UsageError.
+    Returns the number of NICs and the rate of one NIC in bytes per second. Raises UsageError.
     """
     match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
     if match is None or not int(match[1]) or not float(match[2]):
@@ -198,14 +201,20 @@ def required(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def listed(typed: object) -> list[Any]:
-    """Return a list unchanged, or a single value as a list with one element. Raises UsageError for an empty list."""
+    """Return the value if it is a list, otherwise a list that contains only the value.
+
+    Raises UsageError for an empty list.
+    """
     if typed == []:
         raise UsageError("the list is empty: give at least one value, or leave out the key")
     return typed if isinstance(typed, list) else [typed]
 
 
 def split_orders(typed: object) -> list[Any]:
-    """Return orders of ranks as texts. A list of numbers is one order: `[0, 2, 1, 3]`."""
+    """Return a list of texts, each of which is an order of ranks.
+
+    A list of numbers such as `[0, 2, 1, 3]` is a single order, so the result has one text.
+    """
     parts = listed(typed)
     if all(isinstance(part, str) and part.isdecimal() for part in parts):
         return [",".join(parts)]
@@ -213,7 +222,10 @@ def split_orders(typed: object) -> list[Any]:
 
 
 def split_matrix(typed: object) -> list[Any]:
-    """Return a matrix in the spelling of the command line (`0,1;2,0`). The value is a text or a list of rows."""
+    """Return a list that contains a matrix as text, in the form of the command line (`0,1;2,0`).
+
+    `typed`: the text itself, or a list with the rows of the matrix.
+    """
     if not isinstance(typed, list):
         return [typed]
     rows = [row if isinstance(row, list) else [row] for row in typed]
@@ -221,7 +233,10 @@ def split_matrix(typed: object) -> list[Any]:
 
 
 def split_requirements(typed: object) -> list[Any]:
-    """Return requirements as the command line spells them (`network=efa`). The value is a text or a mapping."""
+    """Return a list that contains requirements as one text, in the form of the command line (`network=efa`).
+
+    `typed`: the text itself, or a mapping such as `{network: efa}`.
+    """
     if not isinstance(typed, dict):
         return [typed]
     return [",".join(f"{name}={value}" for name, value in typed.items())]
@@ -235,13 +250,13 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def only_one(parsed: tuple[Any, ...]) -> Any:
     """Return the only element of a list of parsed values.
 
-    Factors use this function if their `split` always makes a single text, even from a list or a mapping.
+    Factors whose `split` function always returns a single text use `only_one` as their `merge` function.
     """
     return parsed[0]
 
 
 def ctas(text: str) -> str:
-    """Return a number of CTAs, or a range of numbers: `4`, `1-16`. Raises UsageError."""
+    """Check a number of CTAs such as `4`, or a range such as `1-16`, and return it unchanged. Raises UsageError."""
     found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
     if text and (found is None or int(found[2] or found[1]) < int(found[1])):
         raise UsageError(f"{text!r} is not a number of CTAs: give a number, such as 4, or a range, such as 1-16")

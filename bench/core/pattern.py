@@ -1,7 +1,7 @@
 """Define what a pattern file contains: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
 Each pattern file is at the root of `bench/` and contains one subclass and its instance PATTERN. No other file registers
-the pattern. Most methods take a Shape, which is one size for one group of ranks.
+the pattern. Most methods take a Shape, which describes one measured size and one group of ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The values that determine a pattern's program for `num_ranks` ranks: one size and the factors of one case.
+    """Everything that determines the program of a pattern: the number of ranks, one payload and the factors of a case.
 
     `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """
@@ -40,7 +40,7 @@ class Shape:
 
     @property
     def block_bytes(self) -> int:
-        """The bytes of one rank's block of the payload."""
+        """The size in bytes of a block, if the payload has one block per rank."""
         return self.payload_bytes // self.num_ranks
 
 
@@ -66,14 +66,14 @@ class Pattern(ABC):
 
     @property
     def plans_own_rows(self) -> bool:
-        """Whether the requested sizes do not determine the pattern's rows.
+        """Whether the pattern chooses its own rows, instead of one row for each requested size.
 
-        A replay plan, for example, has its own rows.
+        A replay, for example, has the rows of its plan.
         """
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
-        """Return the direction in which the pattern runs if the user requests `direction`.
+        """Return the direction in which the pattern runs. `direction`: the direction that the user requested.
 
         The result is '' if the pattern has no directions.
         """
@@ -82,10 +82,10 @@ class Pattern(ABC):
         return self.directions[0] if direction == "one-way" else direction
 
     def topology_of(self, asked: str) -> str:
-        """Return the topology of the pattern's groups if the user requested topology `asked`.
+        """Return the topology of the pattern's groups. `asked`: the topology that the user requested.
 
-        A fixed topology of the pattern has priority. If `asked` is "world", the result is the pattern's default
-        topology.
+        If the pattern has a fixed topology, the result is that topology. If `asked` is "world" and the pattern has no
+        fixed topology, the result is the pattern's default topology.
         """
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
@@ -106,10 +106,10 @@ class Pattern(ABC):
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size, rounded to whole elements.
+        """Return the payload S in bytes for a requested size, rounded to whole elements.
 
-        `shape.payload_bytes` is not yet known. The method must also return a payload for a shape that `needs` refuses,
-        because the row that is skipped shows its size.
+        When this method is called, `shape.payload_bytes` is not set yet. The method must also work for a shape that
+        `needs` rejects, because a skipped row shows its payload.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
@@ -130,11 +130,11 @@ class Pattern(ABC):
 
     @abstractmethod
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
+        """Divide the group into equal parts, and return the bytes per direction that must cross the boundary of a part.
 
-        The result holds for any algorithm that only sends and receives. The result does not hold if the network itself
-        reduces. If num_parts is n, each part is one rank, and the result gives the bus factor. If num_parts is N, each
-        part is one node, and the result gives the network bound.
+        The result is valid for every algorithm that only sends and receives, but not if the network itself reduces.
+        With one rank per part, the result gives the bus factor. With one node per part, the result gives the network
+        bound.
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
@@ -144,23 +144,24 @@ class Pattern(ABC):
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
 
     def operations(self, shape: Shape) -> int:
-        """Return the number of operations of size S in one pass through the steps."""
+        """Return how many operations of payload S a member runs when it runs all its steps once."""
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of successive messages in one operation.
+        """Return the smallest number of messages that must follow one another in an operation.
 
-        This number times the latency of a message is the floor, the shortest time that latencies allow.
+        The latency floor, which is the shortest time that latencies allow, is this number times the latency of a
+        message.
         """
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The numbers of bytes that a program sends across boundaries. These numbers do not depend on links.
+    """How many bytes a program must send, whatever the rates of the links are.
 
-    All bytes are per operation and direction. A value is None if it does not exist for the group, such as `node_bytes`
-    for a single node.
+    All bytes are per operation and direction. A value is None if it is not defined for the group: a single node, for
+    example, has no `node_bytes`.
 
     `bus_factor`: busbw / algbw.
     `rank_bytes`: the bytes that must cross one rank's port.
@@ -174,7 +175,9 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
+    """Return the traffic of a pattern for one payload.
+
+    If the group cannot run the pattern, all values except `min_steps` are None.
 
     `num_nodes`: number of nodes. If members are not ordered node by node, or if nodes have different numbers of
         members, `num_nodes` must be None.
@@ -196,22 +199,25 @@ class BlockPattern(Pattern):
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S (N-1)/N, the payload in bytes without the part's own blocks, with N = `num_parts`."""
+        """Return the bytes of all blocks except those of one part: S (N-1)/N, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of successive messages until all ranks have a block, or one rank has all blocks."""
+        """Return the smallest number of messages that must follow one another in an operation.
+
+        After so many messages, all ranks can have the block of one rank, or one rank can have the blocks of all ranks.
+        """
         return log2_steps(num_ranks)
 
 
 class AllReducePattern(Pattern):
-    """A pattern in which every rank sends S and receives the reduction of all ranks' S, in one call."""
+    """A pattern of one call, in which every rank sends S and receives the reduction of the data of all ranks."""
 
     reduces = True
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S to send and S to receive."""
+        """Return the sizes of the send buffer and the receive buffer. Both sizes are the payload S."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -223,11 +229,17 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 2 S (N-1)/N. The reduction needs half of these bytes, and sending the result needs the other half."""
+        """Return 2 S (N-1)/N, the bytes that must cross the boundary of one of N parts.
+
+        Reducing the data needs one half of these bytes, and distributing the result needs the other half.
+        """
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of successive messages until each rank's data reach all other ranks."""
+        """Return the smallest number of messages that must follow one another in an operation.
+
+        After so many messages, every rank can have data from all other ranks.
+        """
         return log2_steps(num_ranks)
 
 
@@ -237,7 +249,7 @@ class MessagePattern(Pattern):
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the data of each received message, and the position of these data in the receive buffer."""
+        """Return what the receive buffer must contain: the data of each received message, and their position."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
@@ -245,7 +257,7 @@ class MessagePattern(Pattern):
         return tuple(self.steps(shape, member) for member in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the traffic of the busiest boundary and direction, in bytes per operation."""
+        """Return the bytes per operation that cross the busiest boundary between parts, in the busier direction."""
         flows = (
             (member, send.peer, send.num_bytes)
             for member, steps in enumerate(self.all_steps(shape))
@@ -258,10 +270,10 @@ class MessagePattern(Pattern):
 class PairPattern(Pattern):
     """Messages between members 0 and 1 of a group. The other members do nothing.
 
-    If the direction is one way, an isolated sample is a message and its answer, and its time t is half of the round
-    trip. A one-way pipelined sample has W messages in flight, followed by an acknowledgement of one element. In
-    two-way samples, both members send at the same time. Each member then sends one message (isolated) or W messages
-    (pipelined).
+    In a one-way isolated sample, member 0 sends a message, and member 1 sends it back. The time t is half of the round
+    trip. In a one-way pipelined sample, member 0 has W messages in flight. Member 1 then acknowledges with a message of
+    one element. In a two-way sample, both members send at the same time: one message each (isolated), or W messages
+    each (pipelined).
     """
 
     min_ranks = 2
@@ -293,20 +305,21 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the data of each received message, and the position of these data in the receive buffer."""
+        """Return what the receive buffer must contain: the data of each received message, and their position."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes that cross a boundary per direction and operation.
+        """Return the bytes of one message if members 0 and 1 are in different parts, otherwise 0.
 
-        The result is the size of one message. Acknowledgements are not counted.
+        Acknowledgements are not counted.
         """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Return the number of messages of size S per direction.
+        """Return how many operations the steps contain.
 
-        The messages may be in flight at the same time or one after the other.
+        In a two-way sample, an operation is one message of size S in each direction. In a one-way sample, an operation
+        is one message of size S, so a round trip counts as two operations.
         """
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
@@ -322,9 +335,12 @@ class PairPattern(Pattern):
 
 
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
-    """Return the number of bytes that enter or leave the busiest of `num_parts` equal parts of the members.
+    """Divide the members into equal parts, and return the bytes that enter or leave the busiest part.
 
-    A flow is (source, target, bytes). Members are ordered part by part: the first part contains members 0, 1, ...
+    The result is the larger of the entering and the leaving bytes. Bytes inside a part are not counted. The first part
+    has members 0, 1, ..., and the next part has the members after them.
+
+    `flows`: the source, the target and the bytes of each message.
     """
     size = -(-num_ranks // num_parts)
     leaving, entering = [0] * num_parts, [0] * num_parts

@@ -1,14 +1,17 @@
 """Compute the expected value of every byte from seed, rank and position alone, so that wrong data are detected.
 
-Operations that only copy use noise that depends on the source rank and the position. Swapped, shifted or stale blocks
-therefore differ. For sums, the elements are small integers. The sum of their absolute values is at most 2^p for a type
-with p significand bits. Partial sums are then exact in any order, so results are compared bit by bit. The value of
-element i of member m is a function of noise(i) and of the slot (m + noise(i)) mod n. Each slot occurs exactly once
-among the members. The reduction over all members therefore has a closed form. Its computation takes the same time for
-2000 ranks as for 2.
+Operations that only copy use noise that depends on the source rank and the position. Blocks that are swapped, shifted
+or left from an earlier operation therefore contain wrong values.
 
-Noise repeats after a prime number of words. A swap of two blocks is therefore detected, if their size is a multiple of
-16 bytes.
+For sums, the elements are small integers. If a type has p significand bits, the absolute values of the integers in a
+sum add up to at most 2^p. Partial sums are then exact in any order, so results are compared bit by bit.
+
+With n members, the value of element i of member m depends on noise(i) and on the slot `(m + noise(i)) mod n`. For every
+element, each member has a different slot. The reduction over all members therefore has a closed form, which takes the
+same time to compute for 2000 ranks as for 2.
+
+Noise repeats after a prime number of words. Two swapped blocks are therefore detected if their size is a multiple of 16
+bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in different precisions (nc
 
 @lru_cache(maxsize=8)
 def _noise(seed: int) -> _Words:
-    """Return one period of uniform 64-bit random words. The generator is the finaliser of splitmix64 over a counter."""
+    """Return one period of uniform 64-bit random words.
+
+    Each word is the value of a counter, mixed by the last steps (the finaliser) of the random generator splitmix64.
+    """
     word = np.arange(PERIOD, dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,11 +60,11 @@ def _salt(*key: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiled:
-    """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
+    """Content that repeats `period` without end and begins at byte `offset` of the period.
 
-    Two values change each 8-byte word of the repetition. First, the bits that are set in `salt` are flipped. After
-    that, the bits that are not set in `mask` are cleared. If the period is not a whole number of words, `salt` and
-    `mask` must keep their defaults, which change nothing.
+    Only the period is stored. A period has a few MiB at most. Each 8-byte word of the content is `(word ^ salt) &
+    mask`, where `word` is the repeated word. If the period is not a whole number of words, `salt` and `mask` must keep
+    their defaults, which change nothing.
     """
 
     period: Bytes
@@ -68,14 +74,14 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The size in bytes of a row.
+        """The size of a row in bytes.
 
-        A row has whole periods and whole elements of every type, and is as short as possible.
+        A row is the shortest content that has only whole periods and only whole elements, for every element type.
         """
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
-        """Return the content that remains without the first `num_bytes` bytes."""
+        """Return the same content without its first `num_bytes` bytes."""
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
@@ -114,7 +120,7 @@ def poison(dtype: Dtype) -> int:
 
 
 class CopyData:
-    """Arbitrary finite values for operations that move bytes without combining them."""
+    """Data for operations that move bytes without combining them. The values are arbitrary but finite."""
 
     def __init__(self, dtype: Dtype, ranks: tuple[int, ...], seed: int) -> None:
         self._ranks = ranks
@@ -140,11 +146,14 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Whether exactly one result is correct, to the last bit."""
+        """Whether results are compared bit by bit.
+
+        Only results of avg may differ from the expected result, within a tolerance.
+        """
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """Return the data that one member sends for the reduction, from byte `offset` on."""
+        """Return the content of one member's send buffer for the reduction, from byte `offset` on."""
         return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
@@ -208,8 +217,8 @@ class _Exact:
 class _Extreme(_Exact):
     """The rule for min and max.
 
-    The values are like those for sum, but the sum of these values has no limit. Small types therefore have many
-    different values, too.
+    Values are made as for the operation sum, but they may be larger, because min and max do not add them. Even types
+    with few bits therefore have many different values.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
@@ -227,8 +236,8 @@ class _Extreme(_Exact):
 class _Average(_Exact):
     """The rule for avg.
 
-    Only two members have values other than 0. With more such members, the result would depend on whether a library
-    scales before or after it adds.
+    For each element, only two members have a value other than 0. If more members had other values, the result would
+    depend on whether a library scales the values before or after it adds them.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
@@ -260,7 +269,10 @@ class _Product:
 
 
 class _Modular:
-    """The rule for products modulo 2^w and bitwise operations of integers. Only slot 0 has a random word."""
+    """The rule for integers that are multiplied modulo 2^w or combined by bitwise operations.
+
+    For each element, the member in slot 0 has a random word. The word of any other member depends only on its slot.
+    """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         self._first = noise
@@ -319,7 +331,10 @@ def _rule_name(dtype: Dtype, op: str) -> str:
 
 
 def _encode(values: Any, dtype: Dtype) -> Bytes:
-    """Return values as raw little-endian elements. The conversion is exact for all values of the rules above."""
+    """Return values as raw little-endian elements.
+
+    The conversion is exact for the values of all rules in this module.
+    """
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
         # Real and imaginary part differ, so that a swap is detected. A sum adds real and imaginary parts separately.

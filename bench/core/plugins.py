@@ -1,4 +1,4 @@
-"""Find plug-ins. Each plug-in is a file in a folder, and its name is the word that the user types.
+"""Find plug-ins. Each plug-in is a file in a folder. The user selects a plug-in by the name of its file.
 
 The project has no other list of plug-ins. A plug-in is imported only when a user names it, so heavy libraries load only
 on use. Patterns are the public modules at the root of `bench/`. Every other kind of plug-in has its own folder.
@@ -101,7 +101,10 @@ def _mistake(kind: str, name: str, module: ModuleType) -> str | None:
 
 
 def check(kind: str, name: str) -> str:
-    """Return `name` if there is such a plug-in. Raises UsageError otherwise; imports nothing."""
+    """Return `name` if there is such a plug-in. Raises UsageError if there is no such plug-in.
+
+    The plug-in is not imported.
+    """
     if name not in names(kind):
         raise UsageError(f"no {kind} is called {name!r}{nearest(name, names(kind))}")
     return name
@@ -111,9 +114,9 @@ def check(kind: str, name: str) -> str:
 def first_line(kind: str, name: str) -> str:
     """Return the first line of a plug-in's docstring.
 
-    The function reads the source file and does not import the plug-in. If the first statement is a plain string, the
-    function does not parse the rest of the source, because every start of linkbench reads the first lines of all
-    commands.
+    The function reads the source file and does not import the plug-in. If the source begins with a plain string, the
+    function does not parse the rest. Parsing less saves time, because every start of linkbench reads the docstrings of
+    all commands.
     """
     text = source(kind, name)
     with contextlib.suppress(StopIteration, SyntaxError, ValueError, tokenize.TokenError):
@@ -127,10 +130,13 @@ def first_line(kind: str, name: str) -> str:
 
 
 def declared(kind: str, name: str, variable: str) -> dict[str, Any] | None:
-    """Return the arguments of a call that a plug-in assigns to a variable, or None if there is no such assignment.
+    """Return the keyword arguments in an assignment such as `TRAITS = Traits(look=3)`.
 
-    The function reads the source. `TRAITS = Traits(look=3)` gives `{"look": 3}`. If a single line looks like the
-    assignment, the function parses only this statement, which is faster.
+    Return None if there is no such assignment.
+
+    For `TRAITS = Traits(look=3)`, `variable` is `TRAITS` and the result is `{"look": 3}`. The function reads the source
+    of the plug-in and does not import it. If a single line looks like the assignment, the function parses only this
+    statement, which is faster.
     """
     text = f"\n{source(kind, name)}"
     _, *found = text.split(f"\n{variable} = ")
@@ -156,10 +162,7 @@ def source(kind: str, name: str) -> str:
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """Return the last part of a message about an unknown name.
-
-    This part is either `; did you mean 'x'?` or the list of known names.
-    """
+    """Return the end of an error message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
     if close := closest(word, known):
         return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""

@@ -1,9 +1,9 @@
 """Make text from other programs safe for a terminal, for CSV, Markdown and JSON, and for the log of a CI system.
 
-Hosts, notes, versions, flags, file names and log lines come from other programs and other users. Such text may contain
-control characters that reorder letters. It may also contain escape sequences that clear a screen or change the title of
-a terminal. Some text contains formulas for a spreadsheet, tags for a web page, or commands to a CI system. Each
-function leaves ordinary text unchanged.
+Hosts, notes, versions, flags, file names and log lines come from other programs and other users. Text from other
+programs may contain control characters that reorder letters. Escape sequences in the text may clear a screen or change
+the title of a terminal. A spreadsheet may run formulas in the text, a web page may interpret tags, and a CI system may
+run commands. Each function leaves ordinary text unchanged.
 """
 
 from __future__ import annotations

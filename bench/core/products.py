@@ -1,20 +1,20 @@
-"""Matrices with an exactly known product, although their elements look like noise.
+"""Make matrices that look random, but whose product is known exactly.
 
-The first factor has the elements u(i) s(k) in row i and column k. The second factor has the elements t(k) v(j) in row k
-and column j. The values of u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight
-significant bits of bfloat16, so a GPU needs as much power as with other data. With zeros or few set bits a GPU would
-need less power, and a hot GPU would then run faster.
+The elements of the first factor are `A(i,k) = u(i) s(k)`, and those of the second factor are `B(k,j) = t(k) v(j)`. The
+values of u, s, t and v are random integers from -15 to 15, except 0. The elements use all eight significant bits of
+bfloat16, so a GPU needs as much power as for typical data. With zeros or with few bits set, a GPU would need less
+power, and a GPU that throttles when hot would run faster.
 
-The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen to make this sum equal to
-SUM, a power of two. Each element of the product is then exact in every type here. The result changes if a tile is in
-the wrong place or a row is multiplied by the wrong column. It also changes if a block of k is omitted or added twice.
-The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of a matrix therefore
-determine all other rows, and swapped tiles are detected.
+The product is `C(i,j) = u(i) v(j) x sum over k of s(k) t(k)`. The last values of s are chosen so that the sum is the
+constant SUM, a power of two. Each element of the product is then exact in every type of TYPES. The product changes if a
+tile is in the wrong place, or if a row is multiplied by the wrong column. The product also changes if a block of k is
+omitted or added twice. The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of
+a matrix therefore determine all other rows, and swapped tiles are detected.
 
-Every partial sum is an integer. The signs of s are chosen so that the sum of s t, added up in order of k, stays between
--STEERED and STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial
-sums stay far below this limit, even if a GPU adds up ranges of k separately, or if each lane of a processor takes every
-n-th k.
+Every partial sum is an integer. The signs of s are chosen so that the running sum of s(k) t(k), in order of k, stays
+between -STEERED and STEERED. All types of TYPES are summed in float32 or wider, and float32 represents all integers up
+to 2^24 exactly. Partial sums stay far below this limit in any usual order of summation. For example, a GPU may sum
+ranges of k separately, or a lane of a vector unit may sum every n-th k.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _ONES = 8  # elements of each period of t are 1 or -1; there, s can be chosen to
 
 
 class ProductData:
-    """The two factors that a rank multiplies, and the rows of their product."""
+    """The data of a matrix product on one rank: its two factors, and the expected product.
+
+    Each matrix is stored as one period of rows, which repeats.
+    """
 
     def __init__(self, dtype: Dtype, order: int, rank: int, seed: int) -> None:
         u, s, t, v = vectors(order, rank, seed)
@@ -73,7 +76,7 @@ def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def _encoded(values: Any, dtype: Dtype) -> Bytes:
-    """Return integers of at most eight significant bits as raw elements."""
+    """Return integers as raw elements. The integers must have at most eight significant bits."""
     if dtype.name == "bfloat16":
         raw = (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     else:

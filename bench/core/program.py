@@ -1,9 +1,9 @@
 """A program describes, as plain data, what each rank of a group does in one operation.
 
-A rank runs its steps one after the other. It posts all messages of one Exchange together. Peers and roots are *members*
-of the group (0 .. n-1) and not world ranks. One program is therefore valid for every group of the same size. If a
-member sends a message in its step k, another member receives the message in its own step k. A transport compiles the
-steps, the model simulates them, and the bounds count the bytes that cross a link.
+A rank runs its steps one after the other. A rank posts all messages of one Exchange together. Peers and roots are
+numbered as *members* of the group, from 0 to n-1, not as world ranks. One program is therefore valid for every group of
+the same size. If a member sends a message in its step k, another member receives the message in its own step k. A
+transport compiles the steps, the model simulates them, and the bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ class Exchange:
 class Copy:
     """A copy of `num_bytes` from the send buffer of `source` to the receive buffer of `target`, without a receive call.
 
-    If the source bytes are in GPU memory, `source_on` is the member with this GPU. If the source bytes are in host
-    memory, `source_on` is None. `target_on` is the same for the target bytes. If one process has memory on two GPUs,
-    `source_on` or `target_on` differs from `source` or `target`.
+    `source_on`: the member whose GPU holds the source bytes, or None if the bytes are in host memory.
+    `target_on`: the member whose GPU holds the target bytes, or None if the bytes are in host memory.
+
+    If one process has memory on two GPUs, the member with the GPU is not always the member with the buffer.
     """
 
     source: int
@@ -112,15 +113,15 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Return the number of operations: one multiplication and one addition for each of order^3 pairs."""
+        """Return the number of floating-point operations: `order`^3 multiplications and as many additions."""
         return 2 * self.order**3
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One pass that reads a data set of `num_bytes` from storage into the receive buffer of this member.
+    """One pass over a data set. A member reads files of `num_bytes` bytes in total into its receive buffer.
 
-    The files contain the bytes of the send buffer.
+    The files contain the same bytes as the member's send buffer.
     """
 
     num_bytes: int
@@ -130,7 +131,7 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether the step is a copy, a product or a read, which one rank runs without other ranks.
+    """Check whether a step is a copy, a matrix product or a read. A single rank runs such a step without other ranks.
 
     A message library cannot run such steps.
     """
@@ -139,7 +140,11 @@ def is_device_work(step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """`num_bytes` at `offset_bytes` of the receive buffer must equal `source`'s send buffer at `source_offset`."""
+    """The expected result of a copy.
+
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must equal the bytes at `source_offset` of another
+    send buffer. That send buffer belongs to the member `source`.
+    """
 
     source: int
     source_offset: int
@@ -149,9 +154,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The `num_bytes` at `offset_bytes` of the receive buffer must be the result of a reduction.
+    """The expected result of a reduction.
 
-    The reduction combines the data at `source_offset` of all send buffers.
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must be a reduction over all members. The reduced data
+    begin at `source_offset` of each member's send buffer.
     """
 
     source_offset: int
@@ -161,9 +167,10 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """`num_bytes` at `offset_bytes` of the receive buffer must be the product of two factors of `order` rows.
+    """The expected result of a matrix product.
 
-    The factors begin at `source_offset` of this member's own send buffer.
+    The `num_bytes` bytes at `offset_bytes` of the receive buffer must be the product of two square matrices. Each
+    matrix has `order` rows. The two matrices are in this member's own send buffer, from `source_offset` on.
     """
 
     order: int

@@ -20,7 +20,10 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """What a reader must know about a row's figure. The texts are in results/messages.py."""
+    """Flags of a row. A flag tells the reader what limits or explains the figure of the row.
+
+    The texts are in results/messages.py.
+    """
 
     INVALID = "invalid"  # wrong data arrived
     WRONG_DATA = "wrong-data"  # wrong data arrived; `Record.first_wrong` has the first
@@ -100,7 +103,7 @@ class Samples:
     skew_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        """Pack the seconds, because ten million of them take 80 MB as an array and 320 MB as a tuple."""
+        """Store the seconds in packed arrays. Ten million values take 80 MB as an array, but 320 MB as a tuple."""
         self.seconds, self.warmup = array("d", self.seconds), array("d", self.warmup)
         self.host_s, self.enqueue_s = array("d", self.host_s), array("d", self.enqueue_s)
         self.skew_s = array("d", self.skew_s)
@@ -108,24 +111,24 @@ class Samples:
             self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:
-        """Free all times. Keep the first time of the warm-up, which shows that there was a warm-up."""
+        """Free all times except the first time of the warm-up, which shows that there was a warm-up."""
         self.seconds = self.host_s = self.enqueue_s = array("d")
         self.by_rank, self.warmup = (), self.warmup[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The aggressors that disturbed a record's samples, and the victims' samples without aggressors.
+    """The traffic of the aggressors during a record's samples, and the victims' times without aggressors.
 
-    Blocks of disturbed and undisturbed samples alternate. Block k of either kind begins with sample k x
-    samples_per_block.
+    Blocks of samples with aggressors and blocks of samples without aggressors alternate. Samples with and without
+    aggressors are numbered separately. Block k of either kind begins with the sample number `k * samples_per_block`.
 
-    `alone_s[i]`: time of the slowest rank in undisturbed sample i.
+    `alone_s[i]`: time of the slowest rank in sample i without aggressors.
     `aggressor_bytes`: payload of the aggressors' pattern.
-    `rates_bytes_per_s`: the aggressors' busbw in each disturbed block.
+    `rates_bytes_per_s`: the aggressors' busbw in each block with aggressors.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls. The
-        list is empty if the row is modelled.
+    `busy`: for each block with aggressors, the smallest share of the block that any aggressor spent inside its calls.
+        The list is empty if the row is modelled.
     """
 
     aggressor: str
@@ -142,9 +145,10 @@ class Contention:
 class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
-    The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted` products are timed.
-    Block k of each kind begins with sample k x samples_per_block. All times are those of the slowest rank.
+    The samples of the record itself are the times of the collective while products run. A product multiplies matrices
+    of `order` rows with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted`
+    products are timed. The samples of each kind are numbered separately. Block k of each kind begins with the sample
+    number `k * samples_per_block`. All times are those of the slowest rank.
 
     `alone_s[i]`: the time of the collective alone in sample i.
     `product_alone_s[i]`: the time of one product without the collective.
@@ -167,7 +171,7 @@ class OverlapSamples:
 
 @dataclass(frozen=True, slots=True)
 class BesideSamples:
-    """Copies that ran at the same time. Each copy is timed while the other copies still run.
+    """Times of copies that ran at the same time. A copy is timed only while the other copies still run.
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
     `num_partly_alone`: number of samples in which a copy ended while the timed part of another copy on the same host
@@ -180,7 +184,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """Measurements of each pass over a data set, including the source of the bytes and reference times.
+    """Measurements of the passes over a data set. Each pass reads the whole data set once.
 
     `state`: the proven source of the bytes. "cold" means the device. "client-cold" means a server, whose own cache is
         unknown. "warm" means the page cache.
@@ -189,10 +193,10 @@ class ReadSamples:
     `direct_s`: after some cold passes, the time to read the same number of bytes in order with O_DIRECT.
     `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
-    If steps take batches, these fields have one value for each pass. Each value is the mean over the steady part of the
-    pass.
+    If training steps consume the data in batches, these fields have one value for each pass. Each value is a mean over
+    the steady part of the pass, without its beginning and end.
 
-    `wait_s`: the time from the end of a step until its next batch is there.
+    `wait_s`: the time from the end of a step until the next batch is ready.
     `step_s`: the duration of a step.
     `busy_s`: the time that a worker needs to read and prepare a batch.
 
@@ -217,7 +221,10 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that the data set has a record, and that the three means of steps are all present or all missing."""
+        """Check that the data set has a record.
+
+        Check that `wait_s`, `step_s` and `busy_s` have the same number of values.
+        """
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -225,11 +232,13 @@ class ReadSamples:
 
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
-    """Merge the passes of all ranks. Returns the first failure, if any.
+    """Merge the measurements of all ranks. If a rank reports a failure, return the first failure instead.
 
-    For each pass, the result has the longest CPU time and the longest wait of any rank. For warm passes, it has the
-    largest number of device bytes of any rank. For other passes, it has the smallest number. The other values are those
-    of the first rank. A rank without passes gives None.
+    For each pass, CPU time and waiting time are the longest of any rank. The device bytes of a warm pass are the
+    largest number of any rank. The device bytes of another pass are the smallest number of any rank. All other values
+    are those of the first rank.
+
+    `proofs`: the measurements of each rank, or None for a rank that read nothing.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -247,12 +256,12 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Times of a training step, for each twin (core/training_step.py) and for each phase of the full step.
+    """Times of a training step. A twin is a variant of the step, such as the full step or the step without loader.
 
-    Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block. The record's own
-    samples are those of the bare twin, whose steps have no clocks inside. In files of earlier versions, the record's
-    samples are those of the full twin. The values of a bucket are those of rank 0. They are medians over the full
-    steps. Buckets are in the order of exchange.
+    All twins are measured in alternating blocks. The samples of each twin are numbered separately, and block k begins
+    with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare twin, in
+    which only whole steps are timed. In files of earlier versions, the samples of the record are those of the full
+    twin. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of exchange.
 
     `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
         twin is one of these twins.
@@ -304,10 +313,9 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    All values are those of the slowest rank. For each block, a list has the seconds of each step, and another list has
-    the seconds of the exchange in each step. Fields with names that end in `_alone_s` belong to the blocks without a
-    checkpoint. `exchange_during_s` has the times of those exchanges whose steps began before the checkpoint was
-    durable.
+    All values are those of the slowest rank. A block has two lists: the seconds of each step, and the seconds of each
+    step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint. `exchange_during_s` has
+    only exchanges of steps that began before the checkpoint was durable.
 
     `total_s`: for each burst, the time from the start of the burst until `num_steps` steps have ended.
     `blocked_s`: for each burst, the time until the first step could begin.
@@ -336,8 +344,8 @@ class StarvedRank:
     """A rank that got too little CPU time while a row was timed.
 
     The times of other ranks include the time in which they waited for this rank. The rank got `cpu_s` of the `needed_s`
-    seconds that it needed. `others_share` is the median share of the other ranks. A rank's share is the CPU time that
-    it got, divided by the CPU time that it needed.
+    seconds that it needed. A rank's share is the CPU time that it got, divided by the CPU time that it needed.
+    `others_share` is the median share of all other ranks.
     """
 
     rank: int
@@ -348,7 +356,7 @@ class StarvedRank:
 
 
 class WrongCode(Code):
-    """Where the first wrong data of a row were found."""
+    """The kinds of wrong data that a row can have."""
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     SENT = "sent", "the data that rank {rank} sends are wrong: element {element} is {got}, expected {expected}"
@@ -360,7 +368,7 @@ class WrongCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class WrongData(Coded):
-    """The place of the first wrong data of a row."""
+    """The first wrong data of a row, and where they were found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from bench.core.codes import Code, Coded
 
 @dataclass(frozen=True, slots=True)
 class CodedRemark(Coded):
-    """Something that a reader of the results must know."""
+    """A remark that limits or explains the results, so that a reader of the results must know it."""
 
 
 class RemarkCode(Code):
-    """Remarks that several packages read. The codes of a package's own remarks are in its `messages.py`."""
+    """Codes of remarks that several packages use. Codes for a single package are in the package's `messages.py`."""
 
     SIZES_THINNED = (
         "sizes-thinned",

@@ -1,10 +1,10 @@
 """A plan with the collectives of a recorded training job. The ranks of another job can run this plan.
 
-`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Rank 0 alone reads the
-file. Rank 0 also assigns the recorded ranks to the ranks that were started. A rank runs its operations one after
-another. For each operation, a plan has two work times of the rank. The first time is the work before the call. The
-second time is the work between the call and the wait for the operation. The replay therefore overlaps work and
-exchanges like the job.
+`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
+file. Rank 0 decides which started rank replays which recorded rank. A rank runs its operations one after another. For
+each operation, a plan has two work times of a rank. The first is the work before the call of the operation. The second
+is the work between this call and the wait for the operation. The replay therefore overlaps work and exchanges as the
+recorded job did.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Kind:
     """A kind of exchange.
 
     `num_bytes`: the payload S, as defined in docs/metrics.md.
-    `members`: the recorded ranks. The sender of a message comes first.
+    `members`: the recorded ranks that take part in the exchange. If the exchange is a message, the first member is the
+        sender.
     """
 
     op: str
@@ -69,7 +70,7 @@ class Operation:
     """One exchange.
 
     `kind`: the index of the exchange's kind in the plan.
-    `recorded_s`: in the recorded job, the time from the arrival of the last rank to the end of the exchange.
+    `recorded_s`: the seconds from the arrival of the last rank to the end of the exchange, in the recorded job.
     """
 
     kind: int
@@ -123,9 +124,10 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. Of these two sets, the
-    plan keeps the set that has more of the job's exchanges. If only some members of a group are replayed, the group
-    keeps these members. If the job had fewer ranks, the additional ranks stay idle.
+    If the recorded job had more than `num_ranks` ranks, only some of them are replayed: either the first ranks, or
+    ranks at equal distances. The function chooses whichever of these two sets takes part in more exchanges. If only
+    some members of a group are replayed, the group keeps these members. If the recorded job had fewer than `num_ranks`
+    ranks, the additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))
@@ -156,9 +158,9 @@ def _mapped(plan: ReplayPlan, ranks: tuple[int, ...]) -> Mapped:
 
 
 def _of_ranks(known: Mapping[int, T], members: Sequence[int], here: Mapping[int, int]) -> dict[int, T]:
-    """Return each replayed member's value.
+    """Return a value for each replayed rank.
 
-    A replayed member without a trace gets the value of the first rank with a trace.
+    A rank without a trace gets the value of the first rank that has a trace.
     """
     first = known[min(known)]
     return {here[member]: known.get(member, first) for member in members if member in here}

@@ -14,7 +14,10 @@ COLOURS, EXPANSION, STEM_KERNEL = 3, 4, 7
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution without bias, from `inputs` to `outputs` channels. `side` is the width of its result in pixels."""
+    """A convolution without bias, with `inputs` input channels and `outputs` output channels.
+
+    `side`: the width of the output in pixels.
+    """
 
     inputs: int
     outputs: int
@@ -74,7 +77,7 @@ class Residual:
 
     @property
     def stem(self) -> Convolution:
-        """The first convolution. A maximum pooling over 3 x 3 pixels with stride 2 follows it."""
+        """The first convolution. A 3 x 3 maximum pooling with stride 2 follows the first convolution."""
         return Convolution(COLOURS, self.channels, STEM_KERNEL, 2, _halved(self.image))
 
     @property
@@ -83,7 +86,7 @@ class Residual:
         return EXPANSION * self.channels << (len(self.blocks) - 1)
 
     def bottlenecks(self) -> Iterator[Bottleneck]:
-        """Yield the blocks in the order of the forward pass."""
+        """Yield the bottleneck blocks in the order of the forward pass."""
         inputs, side = self.channels, _halved(self.stem.side)
         for stage, number in enumerate(self.blocks):
             inner = self.channels * 2**stage

@@ -1,12 +1,15 @@
-"""Turn a collective into phases of messages, by one of several algorithms.
+"""Compute the phases of messages in which a collective runs. For most collectives, there are several algorithms.
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
-message size. This module has the usual textbook algorithms (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
-Collective Communication Operations in MPICH, 2005). Other algorithms here are rings over several rails, as in NCCL.
-Ranks in messages are world ranks, because placement is part of the schedule. A schedule depends only on which members
-share a node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of
-members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
-rank's send and receive buffers.
+message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective
+Communication Operations in MPICH, 2005). This module also has rings over several rails, as in NCCL.
+
+The source and the target of a message are world ranks, because the placement of the ranks is part of the schedule. A
+schedule depends on which members share a node, but not on the ids of ranks and nodes (flows.AlikeGroups relies on
+this).
+
+In formulas, n is the number of members, N the number of nodes, and L the number of members of each node. S is the
+payload, which is the larger of one rank's send and receive buffers.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall with more me
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """Messages that begin together. The phase runs `repeat` times in a row.
+    """Messages that begin together. `repeat`: how many times the phase runs in a row.
 
     `flows`: an array of shape (messages, 3). A row has the source rank, the target rank and the bytes of a message.
     """
@@ -122,9 +125,9 @@ def table(flows: Sequence[Flow]) -> Floats:
 
 
 def _flows(sources: ArrayLike, targets: ArrayLike, num_bytes: ArrayLike) -> Floats:
-    """Return the messages from each source to the target at the same position.
+    """Return one message for each position in `sources` and `targets`: from the source to the target at this position.
 
-    `num_bytes`: the bytes of all messages, or of each message.
+    `num_bytes`: one size for all messages, or one size for each message.
     """
     sources = np.asarray(sources)
     found = np.empty((sources.size, 3))
@@ -147,7 +150,10 @@ def _from_each_to_others(groups: ArrayLike, num_bytes: float) -> Floats:
 
 
 def ring_blocks(call: Call) -> Phases:
-    """Return the phases of allgather or reducescatter, which are n - 1 steps of S/n."""
+    """Return the phases of an allgather or reducescatter over rings.
+
+    There are n - 1 steps. In each step, every rank sends S/n bytes.
+    """
     return [Phase(call.num - 1, _ring_step([call.ranks], call, call.block_bytes))]
 
 
@@ -157,10 +163,12 @@ def ring_allreduce(call: Call) -> Phases:
 
 
 def chain_broadcast(call: Call) -> Phases:
-    """Return the phases in which pieces of the data pass along the rings, from the root to the member before the root.
+    """Return the phases of a broadcast along rings.
 
-    All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This formula
-    assumes that the pieces are small. The time to fill the pipeline is then negligible.
+    The data move in small pieces from the root to the member before the root.
+
+    All edges of the rings are busy at once. The time is n - 1 latencies plus the time to send S over one edge. For
+    small pieces, the time to fill the pipeline with data is negligible.
     """
     ranks = np.array(call.ranks)
     sources, targets, shares = _ring(call.ranks, call.ranks_per_node, call.mesh)
@@ -177,8 +185,8 @@ def chain_reduce(call: Call) -> Phases:
 def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) -> Floats:
     """Return one step of a ring in each of several groups.
 
-    In this step, every member sends `num_bytes` to the next member. Members must share nodes in the same way in all
-    groups.
+    In one step of a ring, every member sends `num_bytes` to the next member. In all groups, members with the same
+    numbers must be together in a node.
     """
     sources, targets, shares = _ring(tuple(groups[0]), call.ranks_per_node, call.mesh)
     ranks = np.array(groups)
@@ -187,12 +195,12 @@ def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) ->
 
 @lru_cache(maxsize=1024)  # the groups of a round, for all sizes and for all algorithms with rings
 def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints, Ints, Floats]:
-    """Return the edges of a ring: the number of the source, the number of the target, and the share of the data.
+    """Return the edges of a ring as three arrays: the source members, the target members and the shares of the data.
 
     The ring visits the nodes in the order of the group's members. If each node has L consecutive members, L rings
-    (channels) each carry an equal share of the data. Channel c enters each node at the node's c-th member. Every member
-    therefore sends to the next node in one channel, and all rails carry the same load. On a mesh, the channels together
-    use all links of a node (`_zigzag`).
+    (channels) each carry an equal share of the data. Ring number c enters each node at member number c of the node.
+    Every member therefore sends to the next node in one of the rings, and all rails carry the same load. On a mesh, the
+    rings together use all links of a node (`_zigzag`).
     """
     nodes = np.array(ranks) // ranks_per_node
     firsts = np.flatnonzero(np.r_[True, nodes[1:] != nodes[:-1]])  # where each run of members on one node begins
@@ -212,11 +220,11 @@ def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints
 
 
 def _zigzag(steps: Ints) -> Ints:
-    """Return 0, 1, -1, 2, -2, ... for steps 0, 1, 2, ..., which is a path through all members of a node.
+    """Return the offsets 0, 1, -1, 2, -2, ... of the steps 0, 1, 2, ... on a path through all members of a node.
 
-    To begin the path at member m, add m to each element. If every member has such a path and the mirror image of this
-    path, all paths together use each link of a mesh equally often (E. J. Williams, Experimental designs balanced for
-    the estimation of residual effects, 1949).
+    A path from member m reaches, in each step, the member with the number m plus the offset. Every member has such a
+    path and its mirror image. All these paths together use each link of a mesh equally often (Williams, Experimental
+    designs balanced for the estimation of residual effects, 1949).
     """
     return (steps + 1) // 2 * np.where(steps % 2, 1, -1)
 
@@ -225,7 +233,11 @@ def _zigzag(steps: Ints) -> Ints:
 
 
 def hierarchical_allreduce(call: Call) -> Phases | None:
-    """Return the phases: reduce-scatter in each node, allreduce of S/L over each rail, all-gather in each node."""
+    """Return the phases of a hierarchical allreduce.
+
+    A hierarchical allreduce has three stages: reduce-scatter in each node, allreduce of S/L over each rail, and
+    all-gather in each node.
+    """
     levels = _levels(call)
     if levels is None:
         return None
@@ -235,7 +247,7 @@ def hierarchical_allreduce(call: Call) -> Phases | None:
 
 
 def hierarchical_allgather(call: Call) -> Phases | None:
-    """Return the phases: all-gather over each rail, then all-gather in each node."""
+    """Return the phases of a hierarchical all-gather: first over each rail, then in each node."""
     levels = _levels(call)
     if levels is None:
         return None
@@ -254,9 +266,13 @@ def pipelined_allreduce(call: Call) -> Phases | None:
 
     The pieces keep the links inside nodes and the network busy at the same time.
 
-    The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
-    2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N x S/L. No algorithm can send fewer bytes. As in a chain
-    broadcast, the time to fill the pipeline consists only of latencies.
+    The algorithm uses NVLS or rings inside nodes, and rails between nodes. No algorithm can send fewer bytes:
+
+    - each port with NVLS: S (1 + 1/L)
+    - each port without NVLS: 2 S (L-1)/L
+    - each rail: 2 (N-1)/N x S/L
+
+    The time to fill the pipeline consists only of latencies, as in a chain broadcast.
     """
     levels = _levels(call)
     if levels is None:
@@ -270,10 +286,10 @@ def double_tree_allreduce(call: Call) -> Phases | None:
     """Return the phases of an allreduce over two binary trees of nodes, as in NCCL.
 
     Each tree reduces and broadcasts half of the data. The data move in small pieces, on all rails. An inner node of one
-    tree is a leaf of the other tree (P. Sanders, J. Speck, J. L. Traeff, Two-tree algorithms for full bandwidth
-    broadcast, reduction and scan, 2009). A rail carries S/L between two nodes, 3/2 S/L among three nodes and 2 S/L
-    among more nodes. Trees therefore send more bytes than the algorithm `pipelined`. They need fewer successive
-    messages than a ring. Inside nodes the algorithm uses NVLS or rings.
+    tree is a leaf of the other tree (Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast,
+    reduction and scan, 2009). A rail carries S/L bytes with two nodes, 3/2 S/L with three nodes, and 2 S/L with more
+    nodes. Trees therefore send more bytes than the algorithm `pipelined`. Trees need fewer successive messages than a
+    ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -287,8 +303,8 @@ def double_tree_allreduce(call: Call) -> Phases | None:
 def _tree_edges(num: int) -> list[tuple[int, int]]:
     """Return the (child, parent) pairs of two binary trees of `num` nodes.
 
-    If `num` is even, the second tree is the mirror image of the first tree. If `num` is odd, each edge of the second
-    tree is an edge of the first tree with both node numbers increased by one.
+    If `num` is even, the second tree is the mirror image of the first tree. If `num` is odd, the second tree is the
+    first tree with all node numbers increased by one, modulo `num`.
     """
     edges = []
     for node in range(1, num):
@@ -312,12 +328,13 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """Return the phase inside the nodes and the ranks of each rail.
+    """Return the phase of messages inside the nodes, and the ranks of each rail.
 
-    The result is None unless all nodes have the same number of members, and N and L are 2 or more.
+    The result is None if nodes have different numbers of members, if there is only one node, or if nodes have only one
+    member.
 
-    Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
-    step over the links of a mesh.
+    Inside a node, each member sends its part S/L to all other members. The phase inside a node takes L - 1 steps of a
+    ring, or one step over the links of a mesh.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -337,8 +354,8 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
 def direct(call: Call) -> Phases | None:
     """Return the phase of allgather or reducescatter in one node, in which each rank sends S/n to every other rank.
 
-    The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. To
-    model the time for these starts, the schedule includes log2 n latencies, as many as a tree needs.
+    The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. The
+    schedule has log2 n latencies for these starts, as many as a tree needs.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -347,7 +364,7 @@ def direct(call: Call) -> Phases | None:
 
 
 def direct_allreduce(call: Call) -> Phases | None:
-    """Return the phases: reduce-scatter, then all-gather."""
+    """Return the phases of an allreduce in one node: a direct reduce-scatter, then a direct all-gather."""
     once = direct(call)
     return once and once * 2
 
@@ -356,9 +373,9 @@ def nvls_allreduce(call: Call) -> Phases | None:
     """Return the phases of an allreduce in the node's switch.
 
     The switch combines the data in n parts, one for each member. The switch reads each part from all members' buffers
-    and sends the result to all members. Each port therefore sends the member's buffer (S) and the result of one part
-    (S/n). Each port also receives S + S/n. The time includes one latency for messages to the switch and one latency for
-    messages from the switch.
+    and sends the result to all members. Each port therefore sends S + S/n bytes: the member's buffer, and the result of
+    one part. Each port also receives S + S/n bytes. The time includes one latency for messages to the switch and one
+    latency for messages from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -385,10 +402,10 @@ def halving(call: Call) -> Phases | None:
 
 
 def doubling(call: Call) -> Phases | None:
-    """Return the phases of allgather.
+    """Return the phases of an allgather by recursive doubling.
 
-    The phases are those of `halving` in reverse order. The message sizes grow from S/n (to the farthest partner) to
-    S/2.
+    The phases are those of `halving` in reverse order. A rank first exchanges S/n with its farthest partner. The
+    messages grow from phase to phase, up to S/2 with a neighbour.
     """
     halved = halving(call)
     return halved[::-1] if halved else None
@@ -401,7 +418,7 @@ def halving_doubling(call: Call) -> Phases | None:
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """Return the phases of allreduce with the fewest steps.
+    """Return the phases of the allreduce that needs the fewest steps.
 
     In each step, a member sends its whole buffer to another partner.
     """
@@ -411,7 +428,8 @@ def recursive_doubling(call: Call) -> Phases | None:
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
     """Return a list with one phase for each element of `sizes`.
 
-    In phase k, a member exchanges sizes[k] bytes with the member whose number differs only in bit k.
+    In phase k, two members exchange `sizes[k]` bytes if their numbers differ only in bit k. The result is None if the
+    number of members is not a power of two.
     """
     if call.num & (call.num - 1):
         return None
@@ -439,10 +457,11 @@ def tree_allreduce(call: Call) -> Phases:
 
 
 def tree_scatter(call: Call) -> Phases:
-    """Return the phases of a tree scatter.
+    """Return the phases of a scatter along a binomial tree.
 
-    The root sends half of all blocks to the member halfway round the ring. In each half of the ring, the member that
-    has the blocks then does the same with its half.
+    The members form a ring that begins at the root. The root sends half of all blocks to the member halfway round the
+    ring. Each half of the ring then has one member with blocks. In each half, this member sends half of its blocks to
+    the member in the middle of the half, and so on.
     """
     ranks = np.roll(call.ranks, -call.root)
     phases = []
@@ -480,9 +499,9 @@ _Rounds = list[list[tuple[int, int]]]
 
 
 def _tree_rounds(call: Call) -> _Rounds:
-    """Return the (source, target) pairs of each round of a binomial tree.
+    """Return the rounds of a binomial tree. A round is a list of (source, target) pairs.
 
-    In each round, the number of ranks that have the data doubles.
+    In each round, the number of ranks that have the data at most doubles.
     """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
@@ -515,14 +534,15 @@ def pairwise_alltoall(call: Call) -> Phases:
 
 
 def at_once_alltoall(call: Call) -> Phases | None:
-    """Return the phase of alltoall in which every rank sends to all others at once.
+    """Return the phases of an alltoall in which every rank sends to all other ranks at the same time.
 
     The links inside nodes, the network, and all links of a mesh carry data at the same time. NCCL and RCCL post all
-    messages of a rank as one group. A rank starts its messages one after the other. To model the time for these starts,
-    the schedule includes log2 n latencies, as many as a tree needs. If `call.alike` is true, the messages to the next
-    node represent the messages to all other nodes.
+    messages of a rank as one group. A rank starts its messages one after the other. The schedule has log2 n latencies
+    for these starts, as many as a tree needs. If `call.alike` is true, messages to the next node represent the messages
+    to all other nodes.
 
-    The result is None if nodes have different numbers of members, or if there are more than MOST_AT_ONCE messages.
+    The result is None if nodes have different numbers of members, or if the schedule would have more than MOST_AT_ONCE
+    messages.
     """
     nodes = call.even_nodes()
     if nodes is None:
@@ -539,10 +559,10 @@ def at_once_alltoall(call: Call) -> Phases | None:
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
-    """Return the rounds of alltoallv.
+    """Return the rounds of an alltoallv.
 
-    The rounds have the same pairs as the rounds of alltoall, but each message has the size of its own pair. A pair with
-    0 bytes sends nothing.
+    In each round, the same ranks exchange data as in `pairwise_alltoall`, but each message has its own size. Messages
+    of 0 bytes are left out.
     """
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
@@ -560,13 +580,12 @@ def dissemination_barrier(call: Call) -> Phases:
 
 
 def _shifts(call: Call) -> dict[tuple[int, int], tuple[Ints, Ints]]:
-    """Return n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
+    """Return the rounds of an alltoall. In each round, every rank sends to one rank and receives from one rank.
 
-    A round has the sources and the target of each source.
-
-    If all nodes have the same number of members, a shift has two parts: s nodes and t members inside a node. The
-    messages of a round then either all stay inside nodes or all go between nodes. If `call.alike` is true, a shift by
-    one node represents the shifts by 1 to N - 1 nodes.
+    A round is a pair of arrays: the sources, and the target of each source. In a round, the distance (shift) from
+    source to target is the same for all messages. If all nodes have the same number of members, a shift is a pair (s,
+    t): s nodes, and t members within a node. Either all messages of a round then stay inside nodes, or all go between
+    nodes. If `call.alike` is true, the shift by one node represents the shifts by 1 to N - 1 nodes.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

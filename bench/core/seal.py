@@ -1,6 +1,6 @@
 """Sign messages, so that only processes of one run can send them.
 
-A message begins with its HMAC-SHA256 under the secret of the run.
+A message begins with its HMAC-SHA256. The secret of the run is the key of the HMAC.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
 
 
 def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the bytes of a sealed message, without the HMAC.
+    """Check the HMAC of a sealed message, and return the message without the HMAC.
 
     Raises SealError if the sender does not know the secret.
     """

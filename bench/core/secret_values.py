@@ -1,4 +1,4 @@
-"""Keep secret values out of written files. A reference in `env:` or a mask replaces each secret value.
+"""Keep secret values out of written files. Each secret value is replaced by a reference in `env:`, or by a mask.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """
@@ -54,9 +54,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return the text of a variable's value for a file.
+    """Return the value of a variable as it may be written to a file.
 
-    The result is `(masked)` if the value is a secret. A reference to the environment is unchanged.
+    The result is `(masked)` if the value is a secret. A reference to an environment variable is returned unchanged.
     """
     if value == FROM_ENVIRONMENT:
         return value
@@ -70,7 +70,7 @@ def masked_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secret values of `env`, including the values of its references to the environment."""
+    """Return the secret values in `env`. If a value is a reference to an environment variable, look up its value."""
     found = []
     for name, value in env.items():
         if value == FROM_ENVIRONMENT:
@@ -83,8 +83,8 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Mask secrets in a text.
 
-    Secrets are the values in `secrets`, values of variables with secret names, tokens, and passwords and signatures in
-    URLs.
+    The values in `secrets` are masked. The function also masks tokens, the values of variables with secret names, and
+    passwords and signatures in URLs.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -97,8 +97,8 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None:
     """Apply `masked_text` to a file in place, from byte `start` on.
 
-    The function reads blocks of whole lines, and masks a secret of several lines line by line. A file without anything
-    to mask is not rewritten. Raises OSError.
+    The function reads blocks of whole lines, and masks a secret of several lines line by line. If the file has nothing
+    to mask, it is not rewritten. Raises OSError.
     """
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:
@@ -128,7 +128,7 @@ def _masked_assignment(found: re.Match[str]) -> str:
 
 
 def masked_plain(data: Any, secrets: Iterable[str] = ()) -> Any:
-    """Return plain data (of JSON) with `masked_text` applied to each text."""
+    """Apply `masked_text` to every text in plain JSON data, and return the result."""
     known = tuple(secrets)
     if isinstance(data, str):
         return masked_text(data, known)

@@ -1,8 +1,8 @@
 """Compute with arrays of time spans.
 
-An array of spans has the type float64 and the shape (n, 2). A row has the start and the end of one span. A *union* is
-an array of sorted spans that do not overlap and are not empty. `union` makes a union, and the other functions take and
-return unions.
+An array of spans has the type float64 and the shape (n, 2). Each row of the array has the start and the end of one
+span. A *union* is an array of sorted spans that do not overlap and are not empty. `union` makes a union, and the other
+functions take and return unions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def total(spans: Spans) -> float:
 
 
 def covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each given time, return how many seconds before this time the union covers."""
+    """Return, for each time, the total seconds before this time that lie inside a span of the union."""
     if not len(union):
         return np.zeros(len(times))
     before = np.r_[0.0, np.cumsum(union[:, 1] - union[:, 0])]

@@ -1,6 +1,6 @@
-"""The sizes of a model to train.
+"""Describe a model to train by its sizes.
 
-A workload gives the sizes, and options can change them. No weights are loaded from a file.
+A workload sets the sizes, and options can change them. No weights are loaded from a file.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Transformer:
 
     @property
     def adapters(self) -> int:
-        """The number of weights of all adapters.
+        """The number of weights in all LoRA adapters.
 
-        An adapter of rank r for a matrix has r x (rows + columns) weights.
+        For a matrix, an adapter of rank r has `r * (rows + columns)` weights.
         """
         width, blocks = self.hidden * self.kv_heads // self.heads, 3 if self.gated else 2
         attention = 6 * self.hidden + 2 * width
@@ -94,9 +94,10 @@ class Transformer:
 
     @property
     def layer_matrices(self) -> int:
-        """The number of weights of one layer's matrices.
+        """The number of weights in the matrices of one layer.
 
-        A layer has the matrices of the attention, and the matrices of one feed-forward block or of all experts.
+        A layer has the matrices of the attention. A layer also has the matrices of one feed-forward block, or of all
+        experts.
         """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
@@ -114,7 +115,7 @@ class Transformer:
 
 
 def resized(text: str) -> Mapping[str, int]:
-    """Return the new sizes that `hidden=64,heads=4` gives. Raises UsageError."""
+    """Parse new sizes of a model, such as `hidden=64,heads=4`. Raises UsageError."""
     found: dict[str, int] = {}
     for part in text.split(",") if text else ():
         name, _, value = part.strip().partition("=")

@@ -1,4 +1,7 @@
-"""Describe what the ranks of a training step train. The description follows from the case and the world."""
+"""Describe the training that the ranks run: the model, the options and the delays.
+
+The description is derived from a case and its world.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 class StepPlan:
     """What a trainer trains.
 
-    The plan has timed layers or a model, the grid of ranks, all options, and the delay of each (rank, segment).
+    The plan has the timed layers or the model, the grid of ranks and all options. The plan also has the added delay of
+    each segment on each rank.
     """
 
     case: Case
@@ -43,12 +47,12 @@ class StepPlan:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether all ranks of a row train on the same batch."""
+        """Whether all ranks in a row of the grid train on the same batch."""
         return strategy_traits(self.case.strategy).inner in ("tensors", "stages")
 
     @property
     def num_data_ranks(self) -> int:
-        """The number of different batches that all ranks process in a micro-batch."""
+        """The number of different batches that the ranks together process in one micro-batch."""
         return self.grid.outer if self.shares_batch else len(self.grid.ranks)
 
     @property

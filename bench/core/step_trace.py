@@ -1,11 +1,12 @@
-"""A profiler's record of a training job on one rank, in the same form for every source.
+"""Define a profiler's record of a training job on one rank. All readers of traces produce this form.
 
-A reader in `logs/traces/` fills a `RankTrace` from a file, and `job/` matches the ranks and explains the steps. All
-times are in seconds since `RankTrace.epoch_s`, by the clock of the file. Times of two ranks are comparable only after
-`job/align.py` has aligned the clocks.
+A reader in `logs/traces/` fills a `RankTrace` from a file. The package `job/` matches the traces of the ranks and
+explains the steps. All times are in seconds since `RankTrace.epoch_s`, by the clock of the file. Times of two ranks are
+comparable only after `job/align.py` has aligned the clocks.
 
-A trace has many events with the same few fields, so numpy arrays store them. An *array of spans* has the shape (n, 2)
-and the type float64. A row has the start and the end of one event, and rows are sorted by start. Spans may overlap.
+Events are stored in numpy arrays, because a trace has many events with the same few fields. An *array of spans* has the
+shape (n, 2) and the type float64. A row has the start and the end of one event, and rows are sorted by start. Spans may
+overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StepPhase(StrEnum):
-    """The part of the program that a rank's host executes. Times outside all phases belong to `host`."""
+    """The part of the training program that a rank's host executes. Time outside all other phases belongs to `host`."""
 
     DATA = "data"
     FORWARD = "forward"
@@ -35,7 +36,10 @@ class StepPhase(StrEnum):
 
 
 class StepPart(StrEnum):
-    """One part of a rank's step. The parts are disjoint, and their sum is the step."""
+    """One part of the time of a rank's step.
+
+    The parts do not overlap, and their times add up to the time of the step.
+    """
 
     DATA_WAIT = "data_wait"  # the rank waited for the loader's next batch, and the device was idle
     COMPUTE = "compute"  # the device computed (or the host, if there is no device)
@@ -47,7 +51,7 @@ class StepPart(StrEnum):
 
 
 class StepSegment(StrEnum):
-    """What a late rank did while the other ranks waited for it."""
+    """What a late rank did while the other ranks waited for this rank."""
 
     DATA = "data"
     FORWARD = "forward"
@@ -79,8 +83,7 @@ class WaitKind(StrEnum):
 class TracedCollective:
     """One collective or message of one rank.
 
-    In this class, a lane is the stream or thread that runs a collective. The collectives of a lane run one after
-    another.
+    A lane is the stream or thread that runs the collective. Collectives of the same lane run one after another.
 
     `group`: the name of the process group. If the source does not state the name, it is '', and readers assume one
         group.
@@ -122,7 +125,7 @@ class TracedCollective:
 
     @property
     def arrival_s(self) -> float:
-        """The time when this rank was ready.
+        """The time at which this rank was ready to take part in the collective.
 
         On a device, the rank is ready when the kernel could start. Without a device, the rank is ready when the host
         makes the call.
@@ -162,7 +165,7 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True)
 class RankCpus:
-    """The CPUs of a rank, and the CPU time that it got, by the kernel's counters.
+    """The CPUs that a rank may use, and the CPU time that the rank got according to the kernel's counters.
 
     cpus: the CPUs on which the rank may run.
     quota: the number of CPUs that control groups grant; None without a limit.

@@ -1,4 +1,4 @@
-"""The traits of training strategies, and how a strategy arranges its ranks. No strategy's library is needed here.
+"""Look up the traits of training strategies, and arrange the ranks for a strategy. No training library is loaded.
 
 Each file of `transports/strategies/` declares `STRATEGY`, the class that trains, and one `TRAITS = StrategyTraits(...)`
 of literal values. `strategy_traits` reads these values from the source. No other file names a strategy.
@@ -42,14 +42,14 @@ class StrategyTraits:
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Ranks in `outer` rows of `inner` neighbours. `ranks` has all ranks, row by row."""
+    """A grid of ranks with `outer` rows and `inner` columns. `ranks` has all ranks, row by row."""
 
     outer: int
     inner: int
     ranks: tuple[int, ...]
 
     def rows(self) -> tuple[tuple[int, ...], ...]:
-        """Return the inner groups. The ranks of an inner group share one copy of the model."""
+        """Return the inner groups, which are the rows of the grid. The ranks of a row share one copy of the model."""
         return tuple(self.ranks[row * self.inner : (row + 1) * self.inner] for row in range(self.outer))
 
     def columns(self) -> tuple[tuple[int, ...], ...]:

@@ -1,7 +1,7 @@
-"""Compute the slowdown of programs that share links but do not wait for each other.
+"""Compute how much programs slow each other down if they share links but do not wait for each other.
 
-A stream repeats the phases of one group's program. A phase ends with its last message. All messages in flight get
-max-min fair rates (core/fairness.py). The rates are recomputed whenever a message begins or ends.
+Each program is a list of phases, which a stream repeats. A phase ends when its last message has arrived. All messages
+in flight get max-min fair rates (core/fairness.py). The rates are recomputed whenever a message begins or ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Stream:
-    """The state of one program: its current phase, and its messages in flight."""
+    """The progress of one program: its current phase, and its messages in flight."""
 
     paths: NDArray[np.int64]
     wait_s: Floats  # seconds per message until its first byte arrives
@@ -36,8 +36,9 @@ class _Stream:
             self._begin()
 
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
-        """Send the messages for `seconds`. The rates are 0 for messages that wait or have arrived.
+        """Let `seconds` pass, and reduce the bytes that each message must still send.
 
+        `rates`: the rate of each message. The rate is 0 for a message that has not begun or has arrived.
         `now`: the time at the end of these seconds.
         """
         import numpy as np
@@ -63,7 +64,7 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Return, for each program, the seconds of one pass through the program.
+    """Return, for each program, the seconds that it takes to run all its phases once (a pass).
 
     All programs run repeatedly at the same time. The time is 0 for a program without messages. All programs begin
     together. The calculation ends when each program has completed at least one pass. The result is the mean over a

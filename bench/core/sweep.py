@@ -17,8 +17,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
     The sizes are sorted and without duplicates.
 
-    The last size of a range is always its end, so the last two sizes of `8:1M:4` are 512K and 1M.
-    Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
+    A range of sizes always includes its end. For example, the last two sizes of `8:1M:4` are 512K and 1M. Raises
+    UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
         return tuple(sorted({parse_size(part) for part in text.split(",")}))
@@ -83,15 +83,15 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
     A block is a multiple of 16 bytes, at least 16.
 
-    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. The number 16 is a multiple
-    of the size of every element type in this suite.
+    The payload is rounded down as in nccl-tests, but never to 0: `n * 16 * floor(S / 16n)`, with S = `requested_bytes`
+    and n = `num_ranks`. The size of every element type in this suite divides 16 bytes.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Return the number of rows of the largest square matrix that fits in `num_bytes` and consists of whole tiles.
+    """Return the number of rows of the largest square matrix that fits in `num_bytes`.
 
-    The matrix has at least one tile.
+    The matrix has only whole tiles, and at least one tile.
     """
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

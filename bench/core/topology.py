@@ -1,14 +1,14 @@
-"""Form groups of ranks. A topology defines the ranks of each group and the groups that run at the same time.
+"""Form groups of ranks. A topology defines which ranks are in a group, and which groups run at the same time.
 
-- `world`: one group with all ranks.
-- `node`: for each node, a group with the ranks of this node. All groups run at the same time.
-- `rail`: for each k, a group with the k-th rank of every node. All groups run at the same time.
-- `groups of K`: groups of K consecutive ranks. All groups run at the same time.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one group at a time. The ranks of all
-  other groups are idle.
-- `pairs`: every pair of ranks. N/2 disjoint pairs run at a time, by the circle method.
-- `directed pairs`: the same pairs twice. The second time, source and target are swapped.
-- `single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
+`world`: one group with all ranks.
+`node`: for each node, a group with the ranks of this node. All groups run at the same time.
+`rail`: for each k, a group with the k-th rank of every node. All groups run at the same time.
+`groups of K`: groups of K consecutive ranks. All groups run at the same time.
+`node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one group at a time. The ranks of all other
+    groups are idle.
+`pairs`: every pair of ranks. N/2 disjoint pairs run at a time, by the circle method.
+`directed pairs`: the same pairs twice. The second time, source and target are swapped.
+`single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
 
 The order of ranks inside a group is a separate factor. The order is `linear`, `reverse`, `interleaved` or a list of the
 ranks such as `0,2,1,3`. The order `interleaved` alternates between the nodes, so a ring crosses the network at every
@@ -47,10 +47,13 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence that makes its elements on access, because 8,192 ranks have 33.5 million pairs."""
+    """A sequence that computes an element only when the element is accessed.
+
+    A lazy sequence saves memory: 8,192 ranks, for example, have 33.5 million pairs.
+    """
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
-        """Set up the sequence. `make(k)` makes element k of `num`."""
+        """Set up a sequence of `num` elements. `make(k)` computes element k."""
         self._num, self._make = num, make
 
     def __len__(self) -> int:
@@ -93,13 +96,13 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """Return the groups that run at the same time, round by round.
+    """Return the rounds of a measurement. The groups of a round run at the same time.
 
     `among`: the ranks to use. The default is all ranks of the world.
 
-    All rounds have the same number of groups. If the groups are pairs, a round is made only when it is accessed. Many
-    rounds therefore need no memory. Raises UsageError if the groups would have different sizes, or if the topology or
-    the order is invalid.
+    All rounds have the same number of groups. If the groups are pairs, a round is made only when the round is accessed.
+    Many rounds therefore need no memory. Raises UsageError if the groups would have different sizes, or if the topology
+    or the order is invalid.
     """
     if topology.endswith(IN_TURN):
         (at_once,) = rounds(world, check_topology(topology).removesuffix(IN_TURN), order, among)
@@ -146,7 +149,8 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
     """Return all pairs in rounds of disjoint pairs.
 
-    One rank stays, and the other ranks rotate. There are N - 1 rounds, or N rounds if N is odd.
+    By the circle method, one rank keeps its place and the other ranks rotate. N ranks need N - 1 rounds, or N rounds if
+    N is odd.
     """
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
@@ -163,7 +167,7 @@ def _pair(a: int, b: int) -> Group:
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
-    """Divide ranks into `num` groups. `which` returns the group of a rank."""
+    """Divide ranks into `num` groups. `which`: a function that returns the number of a rank's group."""
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)

@@ -1,6 +1,7 @@
-"""A training step to measure: its layers, the delays that are added on purpose, and the times that ranks record.
+"""Define a training step to measure: its layers, delays that are added on purpose, and the times that ranks record.
 
-Timed layers sleep, so their compute time is exact on any machine. Their gradients are real tensors of a real size.
+Timed layers sleep instead of computing, so their time is exact on any machine. The gradients of timed layers are real
+tensors of the given size, which the ranks exchange.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HOP = -1  # in the waits of a step: a wait for one message of one rank, not for 
 class Twin(StrEnum):
     """A variant of the step.
 
-    If two twins differ in one part of the step, the difference of their times is the cost of this part.
+    Two variants can differ in one part of the step. The difference of their times is then the cost of that part.
     """
 
     FULL = "full"
@@ -78,7 +79,7 @@ class TimedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A delay that makes one segment of every step of one rank longer by `delay_s`."""
+    """A delay of `delay_s` seconds, which is added to one segment of every step on one rank."""
 
     rank: int
     segment: str
@@ -101,7 +102,7 @@ class StepStamps:
     `waits`: the waits within the segment "wait", in order. An entry has the number of the group that the rank waited
         for (or HOP), and the seconds.
 
-    For a step of the bare twin, only `step_s` is set.
+    For a step of the variant Twin.BARE, only `step_s` is set.
     """
 
     step_s: float
@@ -112,7 +113,7 @@ class StepStamps:
 
 @dataclass(frozen=True, slots=True)
 class GradientCheck:
-    """What a rank found in its gradients after an exchange.
+    """The result of comparing the gradients of one rank with their expected values after an exchange.
 
     `digests`: for each part of the gradients on this rank, the part's name and a digest. If all bits of a part are
         equal on two ranks, the two digests are equal.
@@ -125,14 +126,21 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The parts of one sample. `parts_s[part][r]` has the seconds of rank r. The sum of a rank's parts is its step."""
+    """The parts of one sample. `parts_s[part][r]` has the seconds of rank r.
+
+    The parts of a rank add up to the time of its step.
+    """
 
     step_s: tuple[float, ...]
     parts_s: Mapping[str, tuple[float, ...]]
 
 
 def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
-    """Return the mean step of each `num` steps. Waits keep their order. The mean step has the buckets of all steps."""
+    """Return one mean step for every `num` successive steps.
+
+    `step_s` and `segments_s` are means over the `num` steps. The mean step has the buckets and the waits of all `num`
+    steps, in order. Each wait is divided by `num`.
+    """
     if num == 1:
         return list(stamps)
     return [_mean(stamps[first : first + num]) for first in range(0, len(stamps), num)]
@@ -153,9 +161,9 @@ def parts_of(
 ) -> StepTimes:
     """Divide a step into parts. Each argument has one entry per rank.
 
-    An exchange ends on all ranks together. If a rank is ready d seconds before the last rank, it waits d seconds
-    longer. The shortest wait is therefore the time of the exchange after all ranks were ready. The remaining wait of
-    each rank is imbalance. The function never compares the clocks of two ranks.
+    An exchange ends on all ranks at the same time. A rank that is ready d seconds before the last rank therefore waits
+    d seconds longer. The shortest wait of any rank is the time of the exchange after all ranks were ready. The rest of
+    a rank's wait is imbalance. The function never compares the clocks of two ranks.
 
     `exposed_s`: the time of the exposed exchange (`exposed_of`), if ranks wait several times in a step. The list is
         empty if the ranks wait for each other only once in a step.
@@ -175,13 +183,16 @@ def parts_of(
 
 
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
-    """Return the exposed exchange time of each rank in one step, from the waits of all ranks (`StepStamps.waits`).
+    """Return the exposed exchange time of each rank in one step.
 
-    The exposed exchange time of a rank is the time in which it waited although all ranks had arrived.
+    The exposed exchange time is the time for which a rank waited although all ranks of the exchange had arrived.
 
-    Each member's k-th wait in a group is the wait for the same exchange. The member that waits least came last, so its
-    wait is the time of the exchange itself. A hop is a receiver's wait for one message, for which the sender does not
-    wait. The whole time of a hop therefore counts, even if the sender was late.
+    `waits`: the field `waits` of StepStamps, for each rank.
+
+    The k-th wait in a group is, on all members of the group, the wait for the same exchange. The member with the
+    shortest wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a
+    single message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the
+    sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -198,10 +209,10 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
 
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the segment in which a rank exceeds the median of the other ranks by most seconds.
+    """Return the segment in which a rank lost the most time, compared with the median of the other ranks.
 
-    `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" does not count, because a rank may wait only
-    for a late rank.
+    `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" is ignored, because a rank waits when another
+    rank is late.
     """
 
     def excess(segment: str) -> float:
@@ -213,7 +224,10 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that a step has the times of every twin, and of every segment, rank and sample. Raises ValueError."""
+    """Check that the times of a step are complete for every twin, segment, rank and sample.
+
+    Raises ValueError if a time is missing.
+    """
     elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
     if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")
@@ -230,7 +244,7 @@ def check_samples(step: StepSamples, samples: Samples) -> None:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers that a text describes, or None if the text is empty. Raises UsageError.
+    """Parse a description of timed layers, or return None if the text is empty. Raises UsageError.
 
     The text has the form `layers=8,forward=5ms,backward=10ms,bytes=1M`. Options may follow: `,data=2ms`, `,input=64K`,
     `,activations=64K` and `,prefetch=2`.

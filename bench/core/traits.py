@@ -1,9 +1,9 @@
 """The traits of a transport. The traits say what the transport is and what it needs.
 
 A reader of the traits does not need the transport's library. Each file of `transports/` declares one `TRAITS =
-Traits(...)` of literal values. `traits` reads this declaration from the source without importing the file. There are
-two reasons: a login node may make a plan without these libraries, and `--help` must not import any library. All other
-modules ask for traits and never name a transport (tests/test_shape.py).
+Traits(...)` of literal values. `traits` reads this declaration from the source without importing the file. The source
+is read for two reasons: a login node may lack the libraries when it makes a plan, and `--help` must not import any
+library. All other modules ask for traits and never name a transport (tests/test_shape.py).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _UNKNOWN = Traits()
 def traits(name: str) -> Traits:
     """Return the traits of a transport.
 
-    If the name is `auto`, or if `transports/` has no file of this name, the function returns the default traits.
+    The result is the default traits if the name is `auto`, or if `transports/` has no file of this name.
     """
     if name not in plugins.names("transport"):
         return _UNKNOWN
@@ -120,7 +120,10 @@ def names_with(trait: str) -> tuple[str, ...]:
 
 
 def names_obeying(factor: str) -> tuple[str, ...]:
-    """Return the transports that obey an option that other transports ignore: `names_obeying("graph")`."""
+    """Return the transports that obey an option. All other transports ignore this option.
+
+    For example, `names_obeying("graph")` returns the transports that obey --graph.
+    """
     return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
 
 
@@ -135,5 +138,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the names of the facts that must be equal on all ranks, for all transports together."""
+    """Return the names of the facts that must be equal on all ranks, for any transport."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -1,7 +1,8 @@
-"""The interface of every file in `transports/`, which moves bytes.
+"""Define the interface of the files in `transports/`. A transport moves bytes between ranks with one library.
 
-A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
-of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
+A transport opens its library in its constructor. A transport compiles steps into the library's fastest form, so that
+little Python code runs in the timed region. A transport also measures the times itself, because only the transport
+knows when an operation is complete.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ LEAST_BATCH_S = 2e-3  # of a pipelined sample: reading the clock then takes a sm
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
+    """The times of successive samples on this rank, in seconds, and the loop that ran the samples.
 
-    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both fields have one value per sample, in
-    seconds per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not
-    the device.
+    The loop is python, compiled, virtual or graph. If `seconds` was measured with events of a device, there are also
+    `host_s` and `enqueue_s`. `host_s` and `enqueue_s` have one value per sample, in seconds per call. If the host
+    needed nearly all the time of a sample to issue the calls, the sample shows the software's speed, not the device's.
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
     `enqueue_s`: the time from the start of a sample until the last call returned, by the host's clock.
@@ -93,13 +94,14 @@ class Reduction:
 
 
 class Buffers(ABC):
-    """Several sets of buffers. A set has a send buffer and a receive buffer, each between guard bytes.
+    """Several buffer sets. A buffer set has a send buffer and a receive buffer, each between guard bytes.
 
     All contents are bytes (uint8).
 
-    A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
-    buffers. A device uses the current stream of torch or CuPy for this work. Calls of a program on another stream must
-    wait for this stream, as `Transport.sync` does. The calls must be complete before `count_wrong` begins.
+    A subclass allocates the memory (`memory`, `guards`). Buffers in host memory are filled and compared by the CPU, and
+    buffers in device memory by the device. A device fills and compares buffers in the current stream of torch or CuPy.
+    If a program runs in another stream, its calls must wait for the current stream, as `Transport.sync` does. All calls
+    must be complete before `count_wrong` begins.
     """
 
     num_sets: int
@@ -172,7 +174,7 @@ class Buffers(ABC):
 class Compiled:
     """A program that is ready to run.
 
-    `calls[k]` runs the program once on buffer set k, and returns when the run is complete.
+    `calls[k]`: runs the program once on buffer set k, and returns when the program is complete.
     """
 
     calls: Sequence[Callable[[], Any]]
@@ -210,7 +212,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the library. The suite does not call this method after a failure."""
+        """Close the library. After a failure, the suite does not call `close`."""
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
@@ -227,7 +229,10 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the library supports one of these steps only with the same buffer for input and output."""
+        """Check whether the library can run one of these steps only in place.
+
+        A step runs in place if its input and output are in the same buffer.
+        """
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -239,18 +244,23 @@ class Transport(ABC):
         """Return why the library cannot run a step with this element type and operation, or None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of memory for this rank's buffers.
+        """Return how many bytes this rank may use for its buffers.
 
         If the result is None, the limit is the host memory that the kernel reports.
         """
         return None
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the cache that cold buffers must exceed. None means the host CPU's last-level cache."""
+        """Return the size of the cache that cold buffers must exceed.
+
+        If the result is None, cold buffers must exceed the host CPU's last-level cache.
+        """
         return None
 
     def cache_words(self, asked: str) -> str:
-        """Return how this transport reaches the requested state of the caches. A remark shows this text.
+        """Return the text of a remark that says how this transport makes caches cold or hot.
+
+        `asked`: the requested state.
 
         The result is "" if the transport uses several buffer sets in rotation.
         """
@@ -258,33 +268,33 @@ class Transport(ABC):
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Allocate buffers in host or device memory, as this transport needs it, and touch every page.
+        """Allocate `num_sets` buffer sets in the memory that this transport uses, host or device, and touch every page.
 
-        `steps`: their program.
+        `steps`: the program that will use the buffers.
 
         Raises MemoryError if there is not enough memory.
         """
 
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
-        """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
+        """Exchange the addresses of buffers between ranks, if ranks access each other's memory directly.
 
-        Every rank calls this method and gives its own steps. Afterwards, buffers of an earlier call can no longer be
-        used. Most libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if
-        they can.
+        Every rank calls this method and gives its own steps. After a call, the buffers of earlier calls can no longer
+        be used. For most libraries, this method does nothing. Returns why `steps` cannot run between these GPUs, or
+        None if they can.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the minimum for a pipelined sample of this row: the number of calls and the seconds.
+        """Return two minimums for a pipelined sample of this row: the number of calls, and the time in seconds.
 
         All ranks return the same two values.
         """
         return 1, LEAST_BATCH_S
 
     def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
-        """Start short work on this rank's link to its device, and return at once.
+        """Start a short transfer on this rank's link to its device, and return at once.
 
-        The work keeps the link in its active state. Idle links report a lower rate.
+        The transfer keeps the link at its full rate, because idle links drop to a lower rate.
         """
 
     @abstractmethod
@@ -295,7 +305,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups that run collectives. For groups that run copies, exchange the addresses.
+        """Make communicators for groups that run collectives, and exchange addresses for groups that run copies.
 
         Every rank calls this method with the same groups.
         """
@@ -329,13 +339,13 @@ class Transport(ABC):
 
 @runtime_checkable
 class Separable(Protocol):
-    """Methods of a transport that can run two patterns at once, on disjoint parts of the ranks (`Traits.separates`)."""
+    """Methods of a transport that can run two patterns at the same time, each on its own ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
         """Restrict `sync` and timed calls to one part of the ranks.
 
-        After that, each of these calls waits only for the ranks of this rank's part. Every rank calls this method once
-        with the same list of disjoint parts. Every rank is in one of the parts.
+        After `separate`, these calls wait only for the ranks in the same part as this rank. Every rank calls `separate`
+        once, with the same list of disjoint parts. Every rank is in one of the parts.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -345,17 +355,18 @@ class Separable(Protocol):
         """
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast of the value of this part's first rank. The returned function waits for the value."""
+        """Start a broadcast from the first rank of this rank's part. The returned function waits for the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
     """The times of one rank when collective calls and products run at the same time.
 
-    The calls and the products started together.
+    The first collective call and the first product start at the same time.
 
-    `collective_s`: seconds from the start to the end of the last call. It is None if there are no calls.
-    `products_s`: seconds from the start to the end of each product. It is empty if there are no products.
+    `collective_s`: seconds from the start to the end of the last collective call, or None if there are no calls.
+    `products_s`: for each product, seconds from the start until the end of the product. The tuple is empty if there are
+        no products.
     """
 
     collective_s: float | None = None
@@ -369,10 +380,10 @@ class Overlapping(Protocol):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
+        """Synchronise all ranks, then run collective calls and matrix products at the same time.
 
-        If `collective` is None, only the products run, with the same code. If `product` is None, only the collective
-        runs, with the same code.
+        The rank makes `num_calls` collective calls back to back. Without `collective`, only the products run. Without
+        `product`, only the collective runs. The same code times both together and each of them alone.
         """
 
 
@@ -380,13 +391,13 @@ class Trainer(Protocol):
     """Trains on one rank. All ranks call the same methods in the same order."""
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Synchronise all ranks, then run steps of one twin back to back."""
+        """Synchronise all ranks, then run `num_steps` training steps back to back. `twin`: the variant of the step."""
 
     def check(self) -> GradientCheck:
         """Run one full step and compare its gradients with the closed form."""
 
     def check_last(self) -> GradientCheck:
-        """Compare the gradients of the last step, which was a full step, with the closed form."""
+        """Compare the gradients of the last step with the closed form. The last step must have been a full step."""
 
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients, or None if gradients are not compressed.
@@ -395,29 +406,30 @@ class Trainer(Protocol):
         """
 
     def logged(self) -> Mapping[str, tuple[float, float]]:
-        """Return how long the segments of the first steps took, by linkbench's clocks and by the library's logger.
+        """Return two times for each segment of a step, one by linkbench's clocks and one by the library's logger.
 
-        The result is empty without a logger. One more step must follow before the result is complete.
+        The result is empty without a logger. The two times of a segment are means over the first steps, and are
+        complete only after one more step.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
         """Run full steps. If a file is given, profile the steps and write the trace into this file."""
 
     def learned(self) -> Mapping[str, float]:
-        """Return `StepSamples.learned`. The result is empty if steps use the exact mean gradient.
+        """Train a small problem and return the field `learned` of StepSamples. All ranks must call this method.
 
-        All ranks must call this method.
+        The result is empty if a step uses the exact mean gradient.
         """
 
 
 @runtime_checkable
 class CountsWork(Protocol):
-    """A trainer that counts what its library does."""
+    """A trainer that can report the floating-point operations and the memory use of its library."""
 
     def work(self) -> Mapping[str, float]:
-        """Run a step, and return this rank's work in the step. The keys are those of `StepSamples.work`.
+        """Run a step, and return what this rank computed in the step, with the keys of `StepSamples.work`.
 
-        The result is empty if nothing can be counted. All ranks must call this.
+        The result is empty if nothing can be counted. All ranks must call this method.
         """
 
     def device_peaks(self) -> Mapping[str, int]:
@@ -443,11 +455,11 @@ class Checkpointing(Protocol):
     """A transport whose ranks can write checkpoints."""
 
     def checkpointer(self, plan: BurstPlan) -> Checkpointer:
-        """Return the object that writes this rank's shard."""
+        """Return the object that writes this rank's part of a checkpoint (its shard)."""
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """Return one function that runs several functions in order."""
+    """Return a function that calls the functions in `calls` in order."""
     if len(calls) == 1:
         return calls[0]
 

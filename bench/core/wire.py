@@ -1,8 +1,8 @@
-"""Encode the values that ranks send each other as JSON bytes. A received message becomes data and cannot run code.
+"""Encode the values that ranks send each other as JSON bytes. Decoding a message can never run code.
 
-A value may be a plain value, a tuple, a dataclass or enum of this package, or one of numpy's numbers and arrays of
-numbers. A dataclass is rebuilt from its fields, so its `__post_init__` checks the fields as usual. The class must
-already be loaded.
+A value may be a plain value or a tuple. A value may also be a dataclass or enum of this package, a numpy number, or a
+numpy array of numbers. A dataclass is rebuilt from its fields, so its `__post_init__` checks the fields as usual. The
+class of a dataclass or enum must already be loaded.
 """
 
 from __future__ import annotations

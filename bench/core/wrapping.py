@@ -1,4 +1,4 @@
-"""Break the text of pages into lines that fit the terminal."""
+"""Break the text that commands print into lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def quoted(text: str, most: int) -> str:
 
 
 def wrapped(text: str, width: int, rest: str = "", first: str = "") -> list[str]:
-    """Break a text at blanks. A word that is longer than a line, such as a path, is not broken.
+    """Break a text at blanks into lines of at most `width` characters. A word that is longer than `width` stays whole.
 
     `first`: the text at the beginning of the first line.
     `rest`: the text at the beginning of all other lines.
 
-    Blanks at the beginning of the text stay.
+    Blanks at the beginning of the text are kept.
     """
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False

@@ -1,6 +1,6 @@
 """Describe the site on which a first contact runs.
 
-The site replaces `{...}` in commands by its own values. It also returns the unmet requirements of a step.
+The site fills placeholders `{...}` in commands with its own values. The site also says why a step cannot run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bench.first_contact.plan_file import ContactStep
 
 @dataclass(frozen=True, slots=True)
 class ContactSite:
-    """The site of a contact.
+    """The machine or cluster on which a first contact runs.
 
-    `root`: the checkout.
-    `folder`: the contact's folder.
+    `root`: the folder of the linkbench checkout.
+    `folder`: the folder that holds everything of this first contact.
     `num_gpus`: the number of GPUs; None before they are counted.
     `tools`: the folder of nccl-tests and nvbandwidth.
     `cluster`: the name of a cluster.

@@ -1,4 +1,4 @@
-"""Compare every figure with its expectation."""
+"""Compare every figure of a first contact with its expected ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PUBLISHED_MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A figure, or the ratio of a figure to another figure, with the expected range. `over` names the other figure."""
+    """A figure and its expected range.
+
+    `over`: the name of another figure. If `over` is given, the range applies to the figure divided by the other figure.
+    """
 
     figure: str
     value: float
@@ -30,7 +33,10 @@ class Judged:
 
 
 def judge(figures: Sequence[StepFigure], gpu: str, expectations: tuple[Expectation, ...]) -> list[Judged]:
-    """Return every figure with each expectation that applies. A figure without an expectation is unjudged."""
+    """Return each figure with every expectation that applies to it.
+
+    A figure without an expected range gets the verdict "unjudged".
+    """
     values = {figure.name: figure.value for figure in figures}
     judged: list[Judged] = []
     for figure in figures:

@@ -25,7 +25,7 @@ _STEP_INDENT = " " * 35  # blanks below the name and the time of a step
 
 @dataclass(frozen=True, slots=True)
 class ContactPage:
-    """The results after a call. `left` has the steps that did not run, each with the reason."""
+    """The results after a call. `left`: the steps that did not run, and the reason for each."""
 
     variant: str
     folder: Path
@@ -42,7 +42,7 @@ class ContactPage:
 
     @property
     def missed(self) -> list[Judged]:
-        """The figures outside their range."""
+        """The figures that are outside their expected range."""
         return [each for each in self.judged if each.verdict == ContactVerdict.MISSED]
 
     @property
@@ -150,7 +150,7 @@ def _words(record: StepRecord) -> str:
 
 
 def _figure(each: Judged) -> list[str]:
-    """Return a figure and, on a second line, its expected range with the source."""
+    """Return two lines: a figure, and its expected range with the source of the range."""
     name = each.figure if each.over is None else f"{each.figure} / {each.over}"
     value = f"{each.value:.4g} {each.unit}".rstrip()
     if each.verdict == ContactVerdict.UNJUDGED:

@@ -29,8 +29,8 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 class ContactStep:
     """One command of the plan. Times are in seconds.
 
-    `command`: the words of the command line. `contact_site.py` fills its placeholders.
-    `least_s`: the time that must be left in the budget for the step to start.
+    `command`: the words of the command line. The module `contact_site.py` fills the placeholders in these words.
+    `least_s`: the step starts only if the budget has at least this time left.
     `accept`: the exit codes that do not count as a failure.
     `read`: the name of the function in `readers.py` that reads the step's figures.
     `counts`: if `read` is "counts", a regular expression for each figure. The figure is the number of matching lines.
@@ -50,13 +50,13 @@ class ContactStep:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """An expected range of some figures. With `over`, the range applies to a ratio of two figures.
+    """The expected range of some figures. If `over` is given, the range applies to a ratio of two figures.
 
     `figure`: a pattern of figure names. The expectation applies to all figures with such a name.
-    `over`: the name of the figure to divide by. In this name, the suite replaces `{name}` and `{quantity}` by
-    these parts of the name that `figure` matches.
-    `published`: "h2d", "d2h" or "peer". If given, the range comes from published copies of this type on the same GPU
-    model.
+    `over`: the name of the figure to divide by. It may contain `{name}` and `{quantity}`, which are replaced by NAME
+        and QUANTITY of the selected figure `STEP/NAME/QUANTITY`.
+    `published`: "h2d", "d2h" or "peer". If `published` is given, the range comes from published copies of this type on
+        the same GPU model.
     `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
     `source`: the document that states the range.
     """
@@ -72,7 +72,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ContactPlan:
-    """The steps of a plan by name, and its variants.
+    """A plan: its steps by name, and its variants.
 
     A variant lists the names of its steps in the order in which they run.
     """
@@ -88,7 +88,7 @@ class ContactPlan:
         return tuple(self.steps[name] for name in self.variants[variant])
 
     def digest(self, variant: str) -> str:
-        """Return a short hash of the names of a variant's steps."""
+        """Return a short hash of the step names of a variant."""
         return hashlib.sha256("\n".join(self.variants.get(variant, ())).encode()).hexdigest()[:8]
 
 
@@ -203,7 +203,7 @@ _EXPECTATIONS = Section(
 
 
 def _sourced(sources: Mapping[str, str], expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
-    """Replace the name of each expectation's source by the text of this source."""
+    """Return the expectations with the full text of each source instead of its short name."""
     found = []
     for index, each in enumerate(expectations):
         if each.source not in sources:

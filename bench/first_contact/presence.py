@@ -25,8 +25,8 @@ def found() -> dict[str, Any]:
     """Return a dictionary with the keys num_gpus, gpu, ways, node, versions and environment.
 
     `gpu`: the name of the GPU model, or "" without a GPU.
-    `ways`: the number of GPUs according to NVML, according to the driver's library, and according to CuPy. A text
-    instead of a number says why a library finds no GPU.
+    `ways`: how many GPUs NVML, the driver's library and CuPy each find. If one of them finds no GPU, its entry is a
+        text with the reason.
     """
     node = machine.facts()
     ways: dict[str, int | str] = {"nvml": nvml.count_gpus() or str(node["no_gpus_because"] or 0)}

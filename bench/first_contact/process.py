@@ -36,9 +36,10 @@ def run(
 ) -> ProcessEnd:
     """Run a command with its output in `folder`.
 
-    Before it returns, this function kills all processes of the command that still run, except processes that cannot be
-    killed. The command gets `job_id` as BENCH_JOB, which identifies all processes that it started. A command that
-    cannot start has exit code 127, as in a shell.
+    Before the function returns, it kills all processes of the command that still run. Some processes, such as those
+    that hang in a driver, cannot be killed. The command's environment has BENCH_JOB=`job_id`. All child processes of
+    the command inherit BENCH_JOB, so the function can find them. A command that cannot start has exit code 127, as in a
+    shell.
     """
     began = time.monotonic()
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:
@@ -81,7 +82,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(path: Path, num_lines: int = 20) -> list[str]:
-    """Return the last lines of a file, at most 64 KiB; empty if the file does not exist."""
+    """Return the last lines of a file, at most 64 KiB. The result is empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))

@@ -34,7 +34,8 @@ _LABELS = ("pattern", "mode", "direction", "dtype")
 class StepFigure:
     """One figure of a step.
 
-    `low` and `high` are the range that the step's own output states, if any. `source` is the document with this range.
+    `low`, `high`: the expected range, if the output of the step states one.
+    `source`: the document from which this range comes.
     """
 
     name: str
@@ -88,7 +89,7 @@ def run_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
 
 
 def line_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
-    """Read the output lines of `benchmarks.gpu_copies`. Each line states the target range of its figure."""
+    """Read the output of `benchmarks.gpu_copies`. Each line has a figure and its target range."""
     for line in json.loads((own / "lines.json").read_text(encoding="utf-8")):
         if line["ratio"] is not None:
             low, high = line["asked"] or (None, None)
@@ -96,7 +97,7 @@ def line_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
 
 
 def test_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
-    """Count tests that passed, failed and were skipped in pytest's JUnit file."""
+    """Count the passed, failed and skipped tests in pytest's JUnit file."""
     suites = ElementTree.parse(own / "junit.xml").getroot().iter("testsuite")
     total, bad, skipped = 0, 0, 0
     for suite in suites:

@@ -1,7 +1,7 @@
 """Run the steps of a first contact within a time budget, and write the results into one folder.
 
-The next call with the same folder runs only the steps that are not finished. If an earlier call was killed, the step
-that was running may be the reason. The next call therefore runs this step last, and only one more time.
+The next call with the same folder runs only the steps that are not finished. If a call was killed, the step that was
+running may have been the cause. The next call therefore runs this step after all other steps, and only once more.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class ContactSession:
     def run(self, variant: str | None = None) -> tuple[ContactPage, int]:
         """Run the remaining steps.
 
-        Returns the page and the exit code. If `variant` is None, the number of GPUs decides.
-        Exit code 0: every step that ran passed, and every expectation was met.
-        Exit code 1: an expectation was missed.
-        Exit code 4: a step failed.
+        Returns the page and the exit code. If `variant` is None, the number of GPUs decides. Exit code 0: every step
+        that ran has passed, and every expectation is met. Exit code 1: an expectation was missed. Exit code 4: a step
+        failed.
 
         Raises RefusedError if there is no GPU, if another process uses the folder, or if the folder belongs to another
         plan.
@@ -154,7 +153,7 @@ _PRESENCE = ContactStep("presence", ("{python}", "-m", presence.__name__), "coun
 
 
 def _in_order(steps: Sequence[ContactStep], state: ContactState) -> list[ContactStep]:
-    """Return the steps in the plan's order, but move the steps that an earlier call left running to the end."""
+    """Return the steps in the plan's order, except steps that an earlier call left running. Those steps come last."""
 
     def interrupted(step: ContactStep) -> bool:
         record = state.records.get(step.name)

@@ -40,12 +40,15 @@ class StepRecord:
 
     @property
     def is_final(self) -> bool:
-        """Whether the step is finished, so that later calls do not run it again. A skipped step is not finished."""
+        """Whether the step is finished, so that later calls do not run it again.
+
+        A skipped step does not count as finished.
+        """
         return self.state not in (StepState.RUNNING, StepState.INTERRUPTED, StepState.SKIPPED)
 
 
 class ContactState:
-    """The records of all steps that a call has reached, in the order in which the steps ended."""
+    """The records of steps that have been started or skipped by any call, in the order in which the steps ended."""
 
     def __init__(self, folder: Path, variant: str, digest: str) -> None:
         self._path = folder / NAME

@@ -29,10 +29,11 @@ _FEWEST_OF_SWITCH = 3  # if at least this many GPUs all reach each other, a swit
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
+    """Find PCIe links that are slower under load, or that have fewer lanes, than the GPU and the slot both allow.
 
-    An idle link drops to a lower rate but keeps its lanes. If the link was idle or the slot's number of lanes is
-    unknown, a link with few lanes is only doubtful, because many machines connect only half of the lanes.
+    An idle link reports a lower rate, but it keeps its lanes. Many machines connect only half of the lanes by design.
+    If a link was idle, or if the slot's number of lanes is unknown, a link with few lanes is therefore only reported as
+    doubtful.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -53,7 +54,7 @@ def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find slots, and links between slot and processor, that are slower than the GPU's own PCIe link."""
+    """Find GPUs whose slot, or whose link from the slot to the processor, is slower than the GPU itself allows."""
     gpus = [each for each in node.gpus if not node.as_promised(each)]
     for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield finding("slot_below_gpu", "doubtful", HealthCode.SLOT_BELOW_GPU, evidence, gpus=who)
@@ -127,11 +128,11 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs that have fewer NVLinks to their peers than the node's other GPUs have, or no NVLink at all.
+    """Find GPUs that have no NVLink to other GPUs, or fewer NVLinks than the other GPUs of the node.
 
-    The rule reads the reported paths between GPUs. Numbers of links are compared only if the GPUs do not report their
-    own links. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is only doubtful, because many cards
-    never had a bridge.
+    The rule reads the reported paths between GPUs. If the GPUs also report their own links, the rule does not compare
+    numbers of NVLinks. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is reported as doubtful,
+    because many cards have no bridge.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
@@ -163,11 +164,12 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[HealthFinding]:
-    """Find GPUs with fewer NVLinks in total than the other GPUs, if not all GPUs have links to each other.
+    """Find GPUs with fewer NVLinks than the other GPUs, in a node in which some pairs of GPUs have no NVLink.
 
-    In a whole mesh, pairs differ by design, but all GPUs have the same number of links. A container may show only a
-    part of the mesh, in which the numbers differ, so only whole meshes and bridges between two cards are checked. A
-    finding is only doubtful, because some cards may have other bridges. Nodes with several GPU models are not checked.
+    In a complete mesh, all GPUs have the same number of links, although pairs of GPUs can differ. A container may show
+    only a part of a mesh, and then GPUs can differ by design. For this reason, only complete meshes and bridges between
+    two cards are checked. A finding is only doubtful, because some cards may have other bridges. Nodes with several GPU
+    models are not checked.
     """
     bridges = max(map(len, linked.values())) == 1
     if len({each.name for each in node.gpus}) > 1 or not (bridges or len(linked) == len(node.gpus) >= _WHOLE_MESH):
@@ -181,7 +183,7 @@ def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[
 
 
 def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs on NVSwitch that have not joined the fabric. CUDA then fails with SYSTEM_NOT_READY (802)."""
+    """Find GPUs on NVSwitch that are not registered with the fabric. CUDA then fails with SYSTEM_NOT_READY (802)."""
     rule = "fabric_not_ready"
     # A virtual machine may get a single GPU whose NVLinks are off, because there is no other GPU to join.
     alone = len(node.gpus) == 1 and not live.active_nvlinks(node.gpus[0])
@@ -204,7 +206,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs without a network adapter on their NUMA node.
 
-    The problem is less severe if a GPU only lacks an adapter on its PCIe switch.
+    The finding is less severe if a GPU has an adapter on its NUMA node, but not on its PCIe switch.
     """
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
@@ -327,7 +329,10 @@ def _slot(each: Gpu) -> str:
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Check whether NVSwitch should join these GPUs: the model has NVLinks, and no direct NVLinks are reported."""
+    """Check whether NVSwitch should connect these GPUs.
+
+    The result is True if the model has NVLinks, but no direct NVLinks between GPUs are reported.
+    """
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (

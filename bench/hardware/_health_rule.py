@@ -20,11 +20,11 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 class HealthFinding:
     """A finding of a rule.
 
-    `severity`: "wrong" if the problem costs performance, "doubtful" if it may do so, or "unknown".
+    `severity`: "wrong" if the problem costs performance, "doubtful" if it may cost performance, or "unknown".
 
     `what`, `evidence`, `remedy`: texts that the page prints. For the severity "unknown", `evidence` says why the fact
     could not be determined.
-    `code`, `facts`: the same content for program logic and tests.
+    `code`, `facts`: the message `what` as a code with its facts, for program logic and tests.
     """
 
     rule: str
@@ -46,7 +46,13 @@ def finding(
 
 @dataclass(frozen=True, slots=True)
 class HealthNode:
-    """One node: its facts in the form of a header, the devices in these facts, and its Python libraries' versions."""
+    """The input of the health rules about one node.
+
+    `facts`: the facts of the node, as in the header of a results file.
+    `found`: the devices that the facts list.
+    `software`: the versions of the node's Python libraries.
+    `instance`: the declared instance type.
+    """
 
     facts: Mapping[str, Any]
     found: Inventory
@@ -59,9 +65,10 @@ class HealthNode:
         return self.found.gpus
 
     def as_promised(self, each: Gpu) -> bool:
-        """Check whether a GPU's PCIe link is as fast as the declared instance type promises.
+        """Check whether a GPU's PCIe link has at least the rate of the declared instance type.
 
-        Many instance types connect only half of the GPU's lanes or have an older host. A slow link is then not a fault.
+        In many instance types, the host connects only half of the GPU's lanes or has an older PCIe generation. In such
+        an instance type, a link that is slower than the GPU allows is not a fault.
         """
         if self.instance not in instances():
             return False
@@ -70,7 +77,7 @@ class HealthNode:
 
     @property
     def rdma_adapters(self) -> tuple[Adapter, ...]:
-        """The active RDMA adapters, except those whose device files are known to be missing."""
+        """The active RDMA adapters. The result is empty if the node is known to lack the device files of RDMA."""
         return () if self.facts.get("verbs") is False else live.active_adapters(self.found)
 
     @property
@@ -80,15 +87,21 @@ class HealthNode:
 
     @property
     def severity_of_rdma(self) -> str:
-        """The severity of a problem with RDMA.
+        """The severity of a finding about RDMA: "wrong" or "doubtful".
 
-        In cloud virtual machines, the adapter may serve only as plain Ethernet, so the problem may not matter.
+        In a virtual machine of a cloud, a RoCE adapter might serve only as plain Ethernet. A finding about RDMA is then
+        "doubtful".
         """
         plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)
         return "doubtful" if plain else "wrong"
 
     def not_reported(self, source: str, what: str = "it") -> str:
-        """Return a text that says why `what` is unknown: `source`, or the file with the facts, does not report it."""
+        """Return a text such as "the driver does not report it", for a fact that is unknown.
+
+        `source`: what should report the fact. If the facts come from a recorded text, the result names the program that
+            wrote that text instead.
+        `what`: the name of the fact.
+        """
         return f"{self.found.told_by or source} does not report {what}"
 
 
@@ -122,7 +135,7 @@ def bridged_in_pairs(each: Gpu) -> bool:
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Group GPUs with equal texts, and yield each group as (names of the GPUs, text).
+    """Group GPUs that have the same text, and yield the GPUs' names and the text of each group.
 
     GPUs with an empty text are left out.
     """

@@ -1,4 +1,4 @@
-"""Rules about GPUs, and about what the kernel, the container and the libraries allow."""
+"""Rules about GPUs, and about settings of the kernel, the container and the libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw 
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find network adapters without access to GPU memory. Such adapters send and receive only through host memory."""
+    """Find network adapters without access to GPU memory.
+
+    Network adapters without this access send and receive only through host memory.
+    """
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
@@ -40,9 +43,10 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find settings that route copies between PCIe devices through the processor.
+    """Find settings (IOMMU, ACS) that route copies between PCIe devices through the processor.
 
-    The rule applies if a node has several GPUs without NVSwitch, or GPUs and active RDMA adapters.
+    The rule applies to two kinds of nodes: nodes with several GPUs that NVSwitch does not connect, and nodes with GPUs
+    and active RDMA adapters.
     """
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
@@ -66,7 +70,10 @@ def locked_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find a small /dev/shm, through which NCCL and MPI copy between the processes of a node."""
+    """Find a /dev/shm that is too small.
+
+    NCCL and MPI use /dev/shm to copy between the processes of a node.
+    """
     size = node.facts.get("shm_bytes")
     if not node.gpus:
         return
@@ -81,7 +88,10 @@ def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def mig(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs in MIG mode. Such GPUs have no NVLink and no peer access, and no process can use a whole GPU."""
+    """Find GPUs in MIG mode.
+
+    A GPU in MIG mode has no NVLink and no peer access, and no process can use the whole GPU.
+    """
     cut = [each for each in node.gpus if each.mig]
     if cut:
         evidence = "reported by the driver"
@@ -103,7 +113,7 @@ def throttled(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def governor(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find a CPU frequency governor that slows idle processors, because slow processors increase every latency."""
+    """Find a CPU frequency governor that slows down idle processors. Slow processors increase every latency."""
     found = node.facts.get("governor")
     if found is None:
         yield finding("governor", "unknown", HealthCode.GOVERNOR_UNKNOWN, node.not_reported("/sys"))

@@ -27,7 +27,7 @@ _DEFAULT_CACHE_BYTES = 128 << 20  # no GPU of today has a larger last-level cach
 class Between:
     """The links between two GPUs of one node.
 
-    `why`: a text that names the link between the two GPUs.
+    `why`: a text for people that says how the two GPUs are connected.
     """
 
     links: NodeLinks
@@ -70,8 +70,8 @@ def host_link_of_each(header: Header, record: Record, through_host: bool) -> flo
     Return None if the rate is unknown. All ranks copy at the same time. Ranks that use the same GPU share the link of
     this GPU.
 
-    `through_host`: whether GPUs on one PCIe switch also share the link between the switch and the host. This link is
-    assumed to be as fast as the link of one GPU.
+    `through_host`: whether the data pass the link between PCIe switch and host. All GPUs on a switch share that link,
+        which is assumed to be as fast as the link of one GPU.
     """
     if record.num_ranks == 1:
         own = own_links(header, record)
@@ -95,7 +95,7 @@ def host_link_of_each(header: Header, record: Record, through_host: bool) -> flo
 def between(header: Header, record: Record) -> Between | None:
     """Return the links between the two GPUs of a row.
 
-    Return None if unknown, or if the user stated the rates of the run.
+    Return None if the links are unknown, or if the user stated the rates of the run.
     """
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
@@ -111,9 +111,10 @@ def between(header: Header, record: Record) -> Between | None:
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """Return the links between two GPUs of a node, with the rates of the slower GPU.
+    """Return the links between two GPUs of a node. If the GPUs differ, the rates are those of the slower GPU.
 
-    Return None if the rates are unknown.
+    The result is None if the rates are unknown.
+
     `staged`: whether the data go through host memory.
     """
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
@@ -155,8 +156,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that limit a row.
 
-    If only some ranks took part, the result has the fastest links of the nodes, because these ranks may have the
-    fastest links.
+    If only some of the run's ranks took part in the row, it is unknown which links they used. Each rate is then the
+    highest rate of any node.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -166,10 +167,10 @@ def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks
 
 
 def memory_bound(header: Header, record: Record) -> Bound | None:
-    """Return the bound by the rate of a GPU's memory; None if the rate is unknown.
+    """Return the bound that the memory of a GPU sets, or None if its rate is unknown.
 
-    The rate counts read and written bytes together, and a copy reads and writes each byte. The bound is hard only if
-    the data are too large for the caches.
+    The rate of a memory is the sum of bytes read and bytes written per second. A copy reads and writes each byte. If
+    the data fit into caches, a copy may be faster than the bound, so the bound is not hard.
     """
     names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
     names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())
@@ -192,7 +193,7 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
     """Return the host and the GPU of a rank.
 
-    The GPU is identified by its PCI address or, if the address is unknown, by the local rank.
+    The PCI address identifies the GPU. If the address is unknown, the local rank identifies the GPU.
     """
     if rank >= len(header.ranks):
         return None

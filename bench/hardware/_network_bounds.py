@@ -10,7 +10,7 @@ from bench.hardware._traffic import RecordTraffic
 
 
 def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bound from the bytes that must leave a node through its NICs."""
+    """Yield the bounds that the NICs of a node set, from the bytes that must leave the node."""
     links, record = traffic.links, traffic.record
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
         return
@@ -31,7 +31,10 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bound of groups with one rank per node. Each rank uses only its share of the node's NICs."""
+    """Yield the bound that a rank's own NICs set. The bound applies to groups with one rank per node.
+
+    A rank uses only its share of the node's NICs, even if it is the only rank of its group on the node.
+    """
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
         return
@@ -51,10 +54,10 @@ def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """Yield the bound from the bytes between NVLink domains, which the NICs of all nodes carry together.
+    """Yield the bounds that all NICs together set, from the bytes that must cross between NVLink domains.
 
-    The domain of each node is unknown. The bound assumes the smallest possible number of domains, because the fewest
-    bytes then cross between domains. If one domain has all nodes, this function yields no bound.
+    It is unknown which nodes share a domain. The bounds therefore assume as few domains as possible, because then the
+    fewest bytes must cross. If all nodes can be in one domain, the function yields no bound.
     """
     num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
     crossing = _between_domains(traffic, num_domains)
@@ -75,11 +78,11 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Return the bytes that leave a domain, summed over all domains. Return None for patterns without a formula.
+    """Return how many bytes must leave the NVLink domains, summed over all domains. None if there is no formula.
 
-    With k domains and payload S, allgather and reducescatter send at least (k - 1) S between domains, and allreduce
-    twice as much. In alltoall, each rank sends S times the share of the ranks in other domains. This share is smallest
-    if all domains except one are full.
+    With k domains and payload S, an allgather or a reducescatter sends at least (k - 1) S between domains. An allreduce
+    sends at least 2 (k - 1) S. In an alltoall, a rank sends each other rank an equal part of S. The part of S that goes
+    to other domains is smallest if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

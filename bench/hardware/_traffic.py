@@ -17,14 +17,15 @@ from bench.core.traits import traits
 def moves_host_memory(transport: str) -> bool:
     """Check whether this transport, or the tool of an imported row, moves host memory.
 
-    Data in host memory do not pass through a GPU's ports, so the ports' rates do not limit such a row.
+    Data in host memory do not pass through the ports of a GPU. The rates of the ports therefore do not limit a row
+    whose data are in host memory.
     """
     return traits(transport).host_memory or log_traits(transport).host_memory
 
 
 @dataclass(slots=True)  # not frozen: each row makes one or two, and making a frozen one takes four times as long
 class RecordTraffic:
-    """A record with the links that it used."""
+    """A record, its header and the links that it used: the input for bounds and latency floors."""
 
     header: Header
     record: Record
@@ -35,14 +36,17 @@ class RecordTraffic:
 
     @property
     def port_bytes(self) -> float:
-        """Bytes per direction through one rank's port: S x factor, by the definition of the bus factor."""
+        """The bytes that pass through one rank's port, per direction.
+
+        If the record does not state these bytes, they are payload x bus factor, by the definition of the bus factor.
+        """
         return self.useful_bytes if self.record.rank_bytes is None else self.record.rank_bytes
 
     @property
     def one_node(self) -> bool:
         """Whether all bytes stay inside nodes.
 
-        Even in a group of several nodes, all messages may be between ranks of the same node.
+        A group may have ranks on several nodes although all its messages stay inside nodes.
         """
         return self.num_nodes == 1 or self.record.node_bytes == 0
 
@@ -64,7 +68,10 @@ class RecordTraffic:
         return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
 
     def bound(self, rate: float, num_bytes: float, limit: Limit, kind: str, why: str, used: Sequence[str]) -> Bound:
-        """Return the bound on the bus bandwidth if `num_bytes` must cross a link of `rate` bytes per second.
+        """Return the bound on the bus bandwidth that a link sets.
+
+        `rate`: the bytes per second of the link.
+        `num_bytes`: the bytes that must cross the link.
 
         `used`: the links (keys of NodeLinks.sources) whose rates the bound uses.
         """

@@ -1,9 +1,10 @@
 """Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-With any algorithm, some bytes must cross a link, so t >= bytes / rate. The bus bandwidth is S x factor / t. The bus
-bandwidth is therefore at most S x factor x rate / bytes. A `hard` bound is a physical limit, and a figure above this
-limit is an error. A `reference` bound was measured, and a figure may exceed it. A link with an unknown rate gives no
-bound.
+Whatever the algorithm, some bytes must cross a link, so `t >= bytes / rate`. The bus bandwidth is `S x factor / t`,
+with the payload S and the bus factor. The bus bandwidth is therefore at most `S x factor x rate / bytes`.
+
+A `hard` bound is a physical limit. A figure above a hard bound is an error. A `reference` bound is a measured or
+typical limit, which a figure may exceed. A link with an unknown rate gives no bound.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return all known bounds on the bus bandwidth of a record, the tightest first.
 
-    The result is empty if the record has no bus bandwidth, if the number of ranks or nodes is unknown, or if ranks
-    shared a GPU.
+    The result is empty in three cases: the record has no bus bandwidth, the number of ranks or nodes is unknown, or
+    several ranks shared a GPU.
     """
     if shares_gpu(header, record.flags):
         return ()
@@ -92,7 +93,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
-    """Return the bounds from the bytes through ports and NICs.
+    """Return the bounds that ports and NICs set.
 
     The result is cached, because many rows have equal bytes.
     """
@@ -109,7 +110,7 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """Yield the bound by the busiest link, if it is below the row's hard bounds.
+    """Yield the bound that the busiest link sets, if this bound is lower than all hard bounds of the row.
 
     The busiest link is the link that needs the longest time for its traffic.
     """
@@ -126,7 +127,7 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Check whether several ranks of a row shared a GPU. If so, the row shows nothing about links.
+    """Check whether several ranks of a row shared a GPU. A row with a shared GPU shows nothing about links.
 
     `flags`: the flags of the row.
     """
@@ -134,10 +135,10 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """Return the links between the two GPUs of a pair's row.
+    """Return the links between the two GPUs of a row that measures a pair.
 
-    If the node has NVLinks but no NVLink joins these two GPUs, return the links of the node, because a library may
-    route through a third GPU.
+    If the node has NVLinks, but not between these two GPUs, return the links of the node. A library may then use
+    NVLinks through a third GPU.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links
@@ -150,7 +151,7 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return the bounds of a copy between a GPU and its host or between two GPUs.
 
-    These bounds do not depend on the size.
+    The bounds of a copy do not depend on its size.
     """
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
@@ -172,18 +173,20 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = True) -> float | None:
-    """Return the rate at which every rank of a row can copy between host and GPU at the same time; None if unknown.
+    """Return the rate at which each rank of a row can copy between host and GPU while all ranks copy.
+
+    The result is None if the rate is unknown.
 
     `through_host`: whether the data come from host memory. If so, the GPUs on one PCIe switch share the link of the
-    switch.
+        switch.
     """
     return _live_copies.host_link_of_each(header, record, through_host)
 
 
 def floor_of(header: Header, record: Record) -> Floor | None:
-    """Return the shortest possible time of an isolated operation, and its derivation from latencies; None if unknown.
+    """Return the latency floor of a row, which is the shortest possible time of an isolated operation.
 
-    Pipelined operations overlap, so their latency is not a lower bound.
+    The result is None if the floor is unknown. A pipelined row has no floor, because pipelined operations overlap.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
@@ -223,7 +226,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bounds from the bytes through one rank's ports. A rank may have NVLink, PCIe or both."""
+    """Yield the bounds that the ports of one rank set. A rank may have NVLink, PCIe or both."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -245,7 +248,7 @@ def _port(links: NodeLinks) -> Limit:
 
 
 def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
-    """Check whether NVLink connects every two ranks of the group."""
+    """Check whether all traffic of the group can use NVLink."""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
@@ -265,12 +268,14 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """Yield the bounds of the ports.
+    """Yield the bounds for a rank whose ports include NVLink.
 
-    If the switch can reduce, the `hard` bound assumes in-network reduction, and the bound without it is only a
-    `reference`. With in-network reduction and n ranks on the switch, a port sends S while the switch reads its buffer.
-    The port also sends S/n, its share of the result. Thus t >= S (1 + 1/n) / B for the port's rate B, and busbw <= 2B
-    (n-1)/(n+1) inside a node.
+    If the switch can reduce, the `hard` bound assumes in-network reduction. If the switch can reduce, the bound without
+    in-network reduction is only a `reference`. With n ranks on the switch and payload S, the switch reads S through
+    each port. Each port also sends S/n, its share of the result. For a port with rate B, inside a node:
+
+    - t >= S (1 + 1/n) / B
+    - busbw <= 2 B (n-1) / (n+1)
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
     message = f"{why}; {format_bytes(port_bytes)} must leave through it"
@@ -315,7 +320,12 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound from this machine's measured copy rate. A message through memory is copied at least once."""
+    """Yield the bound that the host's memory sets.
+
+    The bound uses the copy rate that this machine reached at the start of the run.
+
+    A message through memory is copied at least once.
+    """
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -332,7 +342,7 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 
 
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
-    """Return the rate at a size between measured points (bytes, bytes/s).
+    """Interpolate the rate at a size from measured points. A point is a size in bytes and a rate in bytes per second.
 
     The rate is interpolated linearly in log(size). The rate is constant below the first point and above the last point.
     """
@@ -346,15 +356,18 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """Return the bounds of a single copy, the tightest first; empty if unknown.
+    """Return the bounds on the rate of a single copy, the lowest first.
 
-    Rates are in bytes per second and direction. `direction` has one of these values:
-    - "host": between a GPU and its host.
-    - "peer": between two GPUs with direct access.
-    - "peers": between one GPU and several other GPUs at the same time.
-    - "through host": between two GPUs without direct access.
+    The result is empty if the rates are unknown. Rates are in bytes per second and direction. The value of `direction`
+    says which copy it is:
 
-    `both_added`: whether the figure is the sum of both directions. Each direction has the full rate of the link.
+    `host`: between a GPU and its host.
+    `peer`: between two GPUs with direct access.
+    `peers`: between one GPU and several other GPUs at the same time.
+    `through host`: between two GPUs without direct access.
+
+    `both_added`: whether the figure is the sum of the rates in both directions. A link can have its full rate in both
+        directions at the same time.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

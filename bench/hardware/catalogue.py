@@ -1,7 +1,7 @@
 """Look up hardware and prices of machines in links.yaml, gpus.yaml and instances.yaml.
 
-Each figure has a source. `verified` says whether somebody checked the figure in its source. Rates are in bytes per
-second and direction, sizes in bytes, prices in US dollars per hour.
+Each figure has a source. `verified`: whether a person has checked that the source states the figure. Rates are in bytes
+per second and direction, sizes in bytes, prices in US dollars per hour.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GpuModel:
     `pcie`: the highest generation and the largest number of lanes.
     `flops`: dense operations per second by data type.
     `drivers`: other names that drivers print for this model.
-    `most_bridged`: the number of cards that an NVLink bridge can join.
+    `most_bridged`: the largest number of cards that an NVLink bridge can join.
     `c2c`: whether the link to the host is NVLink-C2C instead of PCIe.
     """
 
@@ -64,7 +64,7 @@ class Instance:
     """An instance type.
 
     `prices`: the prices in order of date, the oldest first.
-    `notes`: remarks about facts, by the name of the fact.
+    `notes`: maps the name of a fact to a remark about the fact.
     """
 
     name: str
@@ -80,7 +80,10 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """Return the latest price in a region, or in any region if `region` is None; None if no price is known."""
+        """Return the latest price of the instance type in a region, or None if no price is known.
+
+        If `region` is None, return the latest price in any region.
+        """
         known = [each for each in self.prices if region in (None, each.region)]
         return known[-1] if known else None
 
@@ -93,7 +96,10 @@ def instances() -> tuple[str, ...]:
 
 @cache
 def instance(name: str) -> Instance:
-    """Return the instance type that `name` names or abbreviates. Raises UsageError unless exactly one type fits."""
+    """Return the instance type that `name` names or abbreviates.
+
+    Raises UsageError if the name does not identify a type (see `full_name`).
+    """
     found = full_name(name, instances())
     return _instance(found, yaml_file("instances")["instances"][found])
 
@@ -101,10 +107,10 @@ def instance(name: str) -> Instance:
 def full_name(name: str, known: Sequence[str]) -> str:
     """Return the full name of an instance type, from its name or an abbreviation such as `p4d` or `nd96isr_h100`.
 
-    An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter.
-    The abbreviation must fit only one type. A family of sizes such as `p5.4xlarge` and `p5.48xlarge` is an exception:
-    the abbreviation of a family means its largest size. Raises UsageError with the names that fit, or with the nearest
-    name.
+    An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter. If
+    an abbreviation fits only sizes of one family, such as `p5.4xlarge` and `p5.48xlarge`, it means the largest size. In
+    all other cases, an abbreviation must fit only one type. Raises UsageError with the names that fit, or with the
+    nearest name.
     """
     if name in known:
         return name
@@ -125,8 +131,9 @@ def full_name(name: str, known: Sequence[str]) -> str:
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
     """Return the links of a node of an instance type.
 
-    `ranks_per_node`: the number of ranks on a node, if each rank uses its own GPU. Raises UsageError for an unknown
-    name, or if the type has fewer GPUs than `ranks_per_node`.
+    `ranks_per_node`: if each rank uses its own GPU, the number of ranks on a node; otherwise None.
+
+    Raises UsageError for an unknown name, or if the type has fewer GPUs than `ranks_per_node`.
     """
     found = instance(name)
     if ranks_per_node is not None and ranks_per_node > found.gpus:
@@ -146,11 +153,12 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """Return the links from which a run's bounds are computed, in the form of a header.
+    """Return the links to use for the bounds of a run, as the header of its results file contains them.
 
-    The links are those of the instance type `name`. A rate in `rates` replaces the rate of the type. Without a name and
-    without rates, the result is {} (unknown). `one_per_gpu`: whether each rank uses a GPU. Raises UsageError as
-    node_links does.
+    The links are those of the instance type `name`, but with the rates in `rates`. Without a name and without rates,
+    the result is {}, which means unknown. Raises UsageError as node_links does.
+
+    `one_per_gpu`: whether each rank uses its own GPU.
     """
     if not name and not rates:
         return {}
@@ -191,7 +199,10 @@ def gpu(name: str) -> GpuModel:
 
 
 def gpu_printed(name: str) -> str | None:
-    """Return the model of a GPU whose name a driver prints, such as "NVIDIA H100 80GB HBM3"; None if it is unknown."""
+    """Return the model of a GPU from the name that a driver prints, such as "NVIDIA H100 80GB HBM3".
+
+    Return None if the model is unknown.
+    """
     bare = _VENDOR.sub("", name.strip())
     for known, entry in yaml_file("gpus")["gpus"].items():
         if bare == known or bare in entry.get("drivers", ()):
@@ -200,7 +211,7 @@ def gpu_printed(name: str) -> str | None:
 
 
 def maker_printed(name: str) -> str | None:
-    """Return the maker of a GPU whose name a driver prints, "amd" or "nvidia", even if the model is unknown.
+    """Return the maker of a GPU ("amd" or "nvidia") from the name that a driver prints, even if the model is unknown.
 
     Return None if the name does not show the maker.
     """
@@ -217,11 +228,10 @@ def maker(model: str) -> str:
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
-    """Return the links of a node with `num_gpus` GPUs of a model.
+    """Return the links of a node that has `num_gpus` GPUs of one model.
 
-    Each GPU's ports have their highest rate, and the NICs are unknown. If it is unknown whether the switches support
-    in-network reduction, the result assumes that they do. This assumption can only make a bound looser. Raises
-    UsageError for an unknown model.
+    Ports have the highest rate that the GPU model supports. The NICs are unknown. The network is assumed to support
+    in-network reduction, because this assumption can only raise a bound. Raises UsageError for an unknown model.
     """
     found = gpu(name)
     file = yaml_file("gpus")
@@ -247,14 +257,14 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
 
 
 def nvlink_bytes_per_s(generation: int) -> float:
-    """Return the rate of an NVLink of a generation in bytes per second and direction."""
+    """Return the rate of an NVLink of the given generation, in bytes per second and direction."""
     return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Return for each link the source of the GPU's rate, and whether somebody checked the rate in this source.
+    """Map each link of a GPU to the source of its rate, and to whether a person has checked the rate in that source.
 
-    Rates of PCIe and NVLink generations are in links.yaml.
+    The rates of PCIe and NVLink generations are in links.yaml.
     """
     links, sources = yaml_file("links"), {}
     if entry.get("peers", {}).get("gbyte_per_s") is not None:
@@ -284,10 +294,11 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
 
 
 def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return generation and lanes of a GPU's link from its driver's report; None if the report is incomplete.
+    """Return the generation and the lanes of a GPU's PCIe link, or None if the driver's report is incomplete.
 
-    `reported`: the current pcie_generation and pcie_lanes, and pcie_max_generation. An idle link keeps its lanes but
-    drops to generation 1. The maximum generation is therefore returned.
+    `reported`: pcie_generation and pcie_lanes, which are the current values, and pcie_max_generation.
+
+    The returned generation is the maximum, because an idle link drops to generation 1. An idle link keeps its lanes.
     """
     generation = reported.get("pcie_max_generation") or reported.get("pcie_generation")
     lanes = reported.get("pcie_lanes")
@@ -365,9 +376,9 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """Return the source of an entry of a YAML file as `<text> (<date>)`.
+    """Return the source of an entry in a YAML file as `<text> (<date>)`.
 
-    If the entry states no date, the date is that of the source.
+    If the entry has no date of its own, the date of the source is used.
     """
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
@@ -384,7 +395,10 @@ def _scaled(number: float | None, factor: float) -> float | None:
 
 @cache
 def yaml_file(name: str) -> dict[str, Any]:
-    """Return a file of this folder, which is read once. A test checks the form of the files."""
+    """Return the content of a YAML file in this folder. The file is read only once.
+
+    A test checks the form of the files.
+    """
     import yaml
 
     with (_FOLDER / f"{name}.yaml").open("rb") as stream:

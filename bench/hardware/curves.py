@@ -1,4 +1,4 @@
-"""Look up published collectives in curves.yaml, which has more message sizes than reference.yaml."""
+"""Look up published collectives. The file curves.yaml has more message sizes of these results than reference.yaml."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.hardware.reference import Reference
 class Published:
     """A published collective and the links of its machine.
 
-    `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`.
+    `system`: a name for the machine. It is the instance type if known, otherwise the GPU and the source. All results of
+        an instance type therefore have the same `system`, even if they come from different sources.
     `library`: the version of NCCL; () if the source does not name it.
     """
 
@@ -34,7 +34,8 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Return every published collective with known links.
 
-    A result with a limiting cause that is not in LIMITS is left out.
+    Some results are below the rates of the hardware, for a known reason. If the reason is not in LIMITS, the result is
+    left out.
     """
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
@@ -112,16 +113,16 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
 
 
 def _num_nics(kind: str, node_bytes_per_s: float) -> int:
-    """Return how many NICs of one type a node needs for its total rate.
+    """Return how many NICs a node has, from the type of its NICs and from their total rate.
 
-    Return 1 if the rate of this type of NIC is unknown.
+    The result is 1 if the rate of one NIC of this type is unknown.
     """
     port = yaml_file("links")["nics"].get(kind, {}).get("gbit_per_s")
     return max(1, round(node_bytes_per_s / (port * 1e9 / 8))) if port else 1
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the links that a source states for its machine.
+    """Return the links of the machine of a published result, as the result's source states them.
 
     Some sources state different links for each GPU model.
     """
@@ -131,7 +132,10 @@ def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _curve(file: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[int, float] | None:
-    """Return the row of curves.yaml for an entry of reference.yaml; None if there is none."""
+    """Return the busbw of a published result at all sizes in curves.yaml, or None if curves.yaml lacks the result.
+
+    `entry`: the result's entry in reference.yaml.
+    """
     same = ("source", "gpu", "nodes", "ranks", "pattern")
     for row in file["curves"]:
         if all(row[key] == entry[key] for key in same) and row["top"] == max(entry["busbw"].values()):

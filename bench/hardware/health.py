@@ -1,7 +1,7 @@
-"""Find problems of a machine's links. Rules check the facts of a node, and report the facts that are unknown.
+"""Find problems of a machine's links. Each rule checks some facts of a node.
 
-Each rule is a function from a node to findings. An unknown fact never leads to a finding "wrong". The rule reports it
-as "unknown".
+A rule is a function that takes a node and yields findings. If a rule needs a fact that is unknown, its finding has the
+severity "unknown", never "wrong".
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def findings(
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
     """Return findings about differences between the nodes of a cluster.
 
-    `nodes`: facts by host. The libraries of the nodes are compared before a run starts, and not by this function.
+    `nodes`: maps each host to its facts.
+
+    This function does not compare the libraries of the nodes, because they are compared before a run starts.
     """
     found = []
     for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):
@@ -49,7 +51,7 @@ def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFind
 
 
 def _shown(value: object) -> str:
-    """Return a fact as text. A list of GPUs becomes the number of GPUs and their models."""
+    """Return a fact as text. For a list of GPUs, the text has the names of the models and the number of GPUs."""
     if not isinstance(value, list):
         return str(value)
     models = ", ".join(sorted({str(gpu.get("name")) for gpu in value}))

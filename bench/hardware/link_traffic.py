@@ -1,9 +1,9 @@
-"""Compute each link's traffic while the groups of a round run, and the bus bandwidth that the fullest link allows.
+"""Compute the traffic on each link while the groups of a round run, and the bus bandwidth that the links allow.
 
-The fullest link is the link that needs the most time for its bytes. The bounds in `bounds.py` hold for any algorithm,
-if no other group uses the links. This module instead assumes the algorithms of a library (core/schedules.py). Each
-message is assigned to the links that the message crosses (core/fabric.py). The bytes of all groups of the round are
-added. If a link of rate R carries B bytes in one operation, then t >= B / R.
+The fullest link is the link that needs the most time for its bytes. It limits the bus bandwidth. The bounds in
+`bounds.py` are valid for any algorithm, but ignore the traffic of other groups. In contrast, this module assumes the
+algorithms of a library (core/schedules.py) and adds the bytes of all groups of the round. Each message is assigned to
+the links that it crosses (core/fabric.py). If a link of rate R carries B bytes in one operation, then t >= B / R.
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class HashedRound:
-    """The groups of a round, with a stored hash, because hashing thousands of ranks for each row would be too slow."""
+    """The groups of a round, with a hash that is computed once.
+
+    Computing the hash of thousands of ranks again for each row would be too slow.
+    """
 
     round: Round
     digest: int
 
     @classmethod
     def of(cls, round_: Round) -> HashedRound:
-        """Hash a round once, for many lookups."""
+        """Return a round with its hash."""
         return cls(round_, hash(round_))
 
     def __hash__(self) -> int:
@@ -86,7 +89,7 @@ class LinkUse:
 
     `busbw_bytes_per_s`: the highest bus bandwidth of the group that this link allows.
     `kind`: nic, pcie, bridge, nvlink, pair or leaf. Several NICs of one GPU count as one link.
-    `num_bytes`: the bytes of all groups through the link in one operation.
+    `num_bytes`: the bytes that all groups together send over the link in one operation.
     `rate`: the link's bytes per second.
     """
 
@@ -100,7 +103,7 @@ class LinkUse:
 
     @property
     def limit(self) -> Limit:
-        """The code of a bound that comes from a link of this type."""
+        """The code of the bound that such a link sets."""
         return _LIMITS[self.kind]
 
     @property
@@ -120,10 +123,10 @@ class LinkUse:
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
-    """Return the link that limits a row if the library uses the best algorithm; None if the link is unknown.
+    """Return the link that limits a row if the library uses the best algorithm, or None if that link is unknown.
 
-    `in_gpus`: whether the data are in GPU memory. For data in host memory, two things are assumed: the memory does not
-    limit the rate, and all ranks of a host share all its NICs.
+    `in_gpus`: whether the data are in GPU memory. For data in host memory, the function assumes that the memory does
+        not limit the rate. It also assumes that the ranks of a host share the total rate of its NICs.
     """
     case = own_case(header.case) if header.case else None
     if case is not None and (case.is_ladder or case.aggressor):
@@ -155,10 +158,12 @@ def uses_of(
     rings: bool,
     modelled: str | None = None,
 ) -> tuple[LinkUse, ...]:
-    """Return the fullest link of group `index` of a round, for each algorithm that may be used.
+    """Return the fullest link of a group, for each algorithm that the library may use.
 
+    `index`: the index of the group in the round `groups`.
     `rings`: whether the library sends large data along rings (traits.Traits.rings).
-    `modelled`: the algorithm of a modelled row, whose phases do not overlap; None for a measured row.
+    `modelled`: if the row is modelled, its algorithm. The phases of a modelled row do not overlap. None for a measured
+        row.
     """
     if not _fits(links, world, pattern, shape):
         return ()
@@ -175,9 +180,9 @@ def uses_of(
 def _unit(pattern: str, shape: Shape) -> Shape:
     """Divide the payload of a shape by the largest possible power of two, so that many sizes share a cached result.
 
-    The messages of a collective with equal blocks are proportional to its payload. A division of the payload by a power
-    of two divides all bytes and seconds without rounding. The bandwidth does not change. For other patterns, the result
-    is `shape` itself.
+    If the blocks of a collective are equal, its messages are proportional to its payload. Dividing the payload by a
+    power of two then divides all bytes and seconds without rounding, and the bandwidth stays the same. For other
+    patterns, the result is `shape` itself.
     """
     own: Pattern = plugins.load("pattern", pattern).PATTERN
     blocks, rest = divmod(shape.payload_bytes, shape.element_bytes * shape.num_ranks)
@@ -201,15 +206,18 @@ def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, ki
 
 
 def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
-    """Check whether the messages can be assigned to the links."""
+    """Check whether the traffic on the links can be computed.
+
+    The node must have a GPU for each rank, the world must not be too large, and the pattern must be able to run.
+    """
     too_many = links.peer != "memory" and world.ranks_per_node > links.gpus
     return not too_many and world.num_ranks <= _MOST_RANKS and pattern.needs(shape) is None
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """Return the links of a node that uses `ranks_per_node` of its GPUs.
+    """Return the links of a node if only `ranks_per_node` of its GPUs are used.
 
-    Each GPU has its own NICs or shares a NIC with neighbours, so fewer GPUs use fewer NICs.
+    Each GPU uses its own NICs, or shares a NIC with its neighbours. If fewer GPUs are used, fewer NICs are used.
     """
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
@@ -241,7 +249,10 @@ class _Key:
 
 
 def _rates(links: NodeLinks) -> _Rates:
-    """Return the rates of these links. Unknown rates become infinite and latencies 0, so they set no limit."""
+    """Return the rates of these links.
+
+    Unknown rates become infinite and all latencies become 0, so that neither sets a limit.
+    """
     values: dict[str, object] = {
         name: getattr(links, name)
         for name in ("gpus", "peer", "pair_bytes_per_s", "num_nics", "nvls", "nvlink_nodes", "nodes_per_leaf")
@@ -264,7 +275,7 @@ def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
 
 
 def _world(header: Header, record: Record) -> World | None:
-    """Return the world of a run or of an imported row; None if unknown or if nodes have unequal numbers of ranks."""
+    """Return the world of a run, or None if the world is unknown or its nodes have different numbers of ranks."""
     num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
     if not num_ranks or not num_nodes or num_ranks % num_nodes:
         return None
@@ -272,7 +283,10 @@ def _world(header: Header, record: Record) -> World | None:
 
 
 def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRound, int] | None:
-    """Return the round in which a record was measured, and the index of the record's group in it; None if unknown."""
+    """Return the round in which a record was measured, and the index of the record's group in the round.
+
+    The result is None if the round is unknown.
+    """
     world = _world(header, record)
     if world is None or record.num_ranks is None:
         return None
@@ -285,14 +299,17 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
 
 @lru_cache(maxsize=256)  # every row of a run looks up its round: the text of a case has a faster hash than the case
 def _rounds_of(argv: tuple[str, ...], world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
-    """Return `_rounds_by_group` of the case of a command line."""
+    """Map the name of each group of a case to its round and its index, as `_rounds_by_group` does.
+
+    `argv`: the command line of the case.
+    """
     case = own_case(argv)
     return {} if case is None else _rounds_by_group(replace(case, sizes=()), world, topology)
 
 
 @lru_cache(maxsize=32)
 def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
-    """Map the name of each group to its round, and to the index of the group in this round."""
+    """Map the name of each group to the round that contains the group, and to the index of the group in that round."""
     try:
         all_rounds = rounds(case, world, topology)
     except BenchError:
@@ -309,7 +326,7 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tu
 
 @lru_cache(maxsize=256)
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
-    """Return the fullest link of each group of a round, for each algorithm.
+    """Return a tuple for each group of a round, which has the group's fullest link for each algorithm.
 
     The result is cached for the whole round.
     """
@@ -352,7 +369,10 @@ def _all_phases(
     steps: Sequence[list[tuple[Step, ...]]],
     chosen: Mapping[str, str],
 ) -> list[Phases] | None:
-    """Return the phases of one group from each set of similar groups. Return None if an algorithm cannot run."""
+    """Return the phases of each set of similar groups. The groups of a set have equal phases.
+
+    The result is None if one of the chosen algorithms cannot run.
+    """
     found: list[Phases] = [[] for _ in shared]
     for at_once in steps:
         for phases, each, own in zip(found, shared, at_once, strict=True):
@@ -365,10 +385,11 @@ def _all_phases(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """The load of a round on the links.
+    """The traffic of a round on all links.
 
     `total`: the bytes through each link.
-    `used`: a matrix [group, link]. An element is true if a message of the group crosses the link.
+    `used`: a matrix with a row per group and a column per link. An element is true if the group sends bytes over the
+        link.
     `seconds`: the sum of the times of all phases.
     """
 
@@ -378,9 +399,9 @@ class _Load:
 
 
 def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> _Load:
-    """Return the load that all groups of a round put on the links.
+    """Return the traffic of all groups of a round on the links.
 
-    Similar groups have equal phases, so only the first group of each set of similar groups is computed.
+    `phases`: the phases of the first group of each set of similar groups. Similar groups have equal phases.
     """
     import numpy as np
 
@@ -407,7 +428,7 @@ def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Pha
 
 
 def _fullest(fabric: Fabric, load: _Load, key: _Key, algorithm: str) -> Iterator[tuple[int, LinkUse]]:
-    """Yield each group and the link that slows it down most.
+    """Yield the index of each group, and the fullest link that the group uses.
 
     Groups whose messages cross no link with a known rate are omitted.
     """

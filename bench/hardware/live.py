@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
 An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes. If
-the link was read under load, bounds use the current generation. Otherwise, bounds use the highest generation that both
-GPU and slot support. `sources` states which generation was used.
+the link was read under load, bounds use the current generation. If the link was read while idle, bounds use the highest
+generation that the GPU and the slot both support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 
 
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
-    """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
+    """Return the links of a node from its facts (`probes.machine.facts`), or None if the node has no GPU.
 
-    The result has the rates of the slowest GPU, because all other GPUs wait for this GPU. With `pick` max, the result
-    has the rates of the fastest GPU, so that bounds hold for every subset of the GPUs.
+    The result has the rates of the slowest GPU, because all other GPUs wait for this GPU. If `pick` is max, the result
+    has the rates of the fastest GPU, so that bounds are valid for every subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -86,10 +86,10 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """Return the links of all nodes of a run as if they were one node; None if a node has no facts about GPUs.
+    """Combine the links of all nodes of a run into one description, or return None if a node has no facts about GPUs.
 
-    The result has the rate of the slowest link of each type. With `pick` max, it has the rate of the fastest link of
-    each type.
+    For each type of link, the result has the lowest rate of any node. If `pick` is max, the result has the highest rate
+    of any node.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -118,14 +118,17 @@ def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLi
 
 
 def is_less(rate: float | None, than: float | None) -> bool:
-    """Check whether both rates are known and `rate` is significantly lower than `than`."""
+    """Check whether `rate` is significantly lower than the rate `than`. The result is False if a rate is unknown."""
     return bool(rate and than and rate < _LESS * than)
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """Return the links of an instance type. If a rate of this machine is lower, it replaces the rate of the type.
+    """Return the links of an instance type, with lower rates where the links of this machine are slower.
 
-    The second value has a message for each replaced rate. Rates that the user stated for a run are not replaced.
+    `named`: the links of the instance type.
+    `live`: the actual links of this machine.
+
+    The function also returns a message for each lowered rate. Rates that the user stated for a run are never lowered.
     """
     slower = []
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
@@ -155,11 +158,12 @@ def other_models(found: Inventory, name: str) -> tuple[str, ...]:
 def bounding(
     declared: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
-    """Return the links from which the bounds of a run on GPUs are computed, and messages about these links.
+    """Return the links to use for the bounds of a run on GPUs, and messages about links that are slower than declared.
 
     The links have the form of the field `links` of a header.
-    `declared`: the declared links of the run's nodes (catalogue.bounding_links), or {}.
-    `nodes`: the facts of the nodes.
+
+    `declared`: the links that `catalogue.bounding_links` returned for the run, or {}.
+    `nodes`: the facts of each node.
     """
     real = links_of_all(nodes)
     if real is None:
@@ -183,11 +187,12 @@ def pcie_rate(each: Gpu) -> float | None:
 
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
-    """Return generation and lanes of a PCIe link.
+    """Return the generation and the number of lanes of a PCIe link.
 
-    If the link was read under load, return its current generation. Otherwise, return the highest generation that both
-    GPU and slot support. The number of lanes is the current number, because idle links keep their lanes. If the current
-    number is unknown, return the maximum.
+    If the link was read under load, both returned values are the current values. If the link was read while idle, the
+    generation is the highest that the GPU and the slot both support. The number of lanes is still the current number,
+    because idle links keep their lanes. If the current number of lanes is unknown, the highest number that GPU and slot
+    both support is used.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -197,15 +202,18 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
 
 def seen_at_work(each: Gpu) -> bool:
-    """Check whether the link was read under load.
+    """Check whether the PCIe link of a GPU was read under load.
 
-    An idle link falls back to generation 1. The result is therefore False for a link that reports generation 1.
+    The result is False for a link at generation 1, because an idle link falls back to generation 1.
     """
     return each.under_load and (each.pcie_generation or 0) > 1
 
 
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
-    """Return the highest generation and number of lanes that both GPU and slot support, as far as known."""
+    """Return the highest generation and the highest number of lanes that the GPU and the slot both support.
+
+    If only the GPU or only the slot reports a maximum, that maximum is returned. None means unknown.
+    """
     generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
     lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
     return min(generations, default=None), min(lanes, default=None)
@@ -231,9 +239,10 @@ def active_source(of: Inventory) -> str:
 
 
 def _asked(of: Inventory, whom: str) -> str:
-    """Return the source of a node's facts.
+    """Return the source of a node's facts as text.
 
-    `whom`: the source that a probe read. The function uses this text only if a probe collected the facts.
+    `whom`: what a probe reads on the node, such as NVML. The result contains `whom` only if a probe collected the
+        facts.
     """
     if of.told_by:
         return f"{of.file} ({of.told_by})"
@@ -250,12 +259,12 @@ def nvlink_rate(each: Gpu) -> float | None:
 
 
 def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
-    """Return the active NVLinks to switches and GPUs. NVLinks to the CPU are left out."""
+    """Return the active NVLinks of a GPU, except NVLinks to the CPU."""
     return tuple(link for link in each.nvlinks if link.active and link.peer != "cpu")
 
 
 def peer_kind(found: Inventory) -> str:
-    """Return the kind of link between the GPUs of a node: one of PEERS in core/links.py, or UNKNOWN."""
+    """Return the kind of link that joins the GPUs of a node: a value of PEERS in core/links.py, or UNKNOWN."""
     between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
     joined = [path for path in between if _num_links(path)]
     active = [active_nvlinks(each) for each in found.gpus]
@@ -277,7 +286,7 @@ def peer_kind(found: Inventory) -> str:
 
 
 def path_between(found: Inventory, a: int, b: int) -> Path | None:
-    """Return the path between two GPUs, in either order; None if it is unknown."""
+    """Return the path between two GPUs, in either order, or None if the path is unknown."""
     names = {f"gpu{a}", f"gpu{b}"}
     return next((path for path in found.paths if {path.a, path.b} == names), None)
 
@@ -295,7 +304,7 @@ def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
 
 
 def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
-    """Return the RDMA adapters whose link is up or not known to be down."""
+    """Return the RDMA adapters whose link is up. Adapters whose state is unknown are included."""
     return tuple(
         each for each in found.adapters if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
     )
@@ -308,9 +317,9 @@ def _of_model(named: NodeLinks) -> str:
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
     """Check whether all NVLinks lead to switches.
 
-    If the links do not report which device they lead to, the function compares numbers of NVLinks. A GPU on switches
-    reaches each peer by all of its NVLinks. The numbers of NVLinks to all peers therefore add up to more NVLinks than
-    the GPU has.
+    If the links do not report where they lead, the function compares numbers of NVLinks. A GPU on switches reaches
+    every peer by all its NVLinks. The sum of NVLinks over all peers is then larger than the number of NVLinks that the
+    GPU has.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
@@ -321,7 +330,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """Return the rate of the fastest pair of GPUs. This rate is an upper bound for all pairs."""
+    """Return the rate of the fastest pair of GPUs. The rate of the fastest pair is an upper bound for all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 
@@ -354,7 +363,7 @@ def _gpus_per_switch(found: Inventory) -> int | None:
 
 
 def on_one_switch(found: Inventory) -> dict[int, set[int]]:
-    """Map each GPU to all GPUs on its PCIe switch, including the GPU itself."""
+    """Map each GPU to the set of GPUs on the same PCIe switch. The set includes the GPU itself."""
     groups: dict[str, set[int]] = {f"gpu{each.index}": {each.index} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:

@@ -1,9 +1,9 @@
-"""Find the machine of another program's log.
+"""Find out on which machine another program wrote a log.
 
 The user or the log names the machine, or the GPU models in the log identify the machine.
 
-If several instance types have the log's GPU, bounds use only the GPU's own ports and the links that all candidate types
-share (`likely`). All other links are reported as unknown.
+Several instance types can have the GPU that the log names. Bounds then use only the GPU's own ports, and those links
+that are the same in all these types (`likely`). All other links are reported as unknown.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class LogMachine:
-    """The machine of a log, as far as known.
+    """What is known about the machine on which a log was written.
 
     `links`: the links of a node that are certain; None if no links are certain.
-    `likely`: the certain links, and the NICs that all `candidates` share. Bounds from these NICs are only reference
-    bounds.
+    `likely`: the links that are certain, plus the NICs if they are the same in all `candidates`. The bounds that such
+        NICs set are only reference bounds.
     `how`: a text that says how the machine was identified.
-    `unknown_nics`: a text about the NICs of the candidates. The text is "" if the NICs are known.
+    `unknown_nics`: a text that says what NICs the candidates have, or "" if the NICs are known.
     `unknown`: texts about other parts of the machine that are unknown.
     """
 
@@ -58,7 +58,7 @@ def machine_of(
     """Return the machine of a run. Raises UsageError for an unknown instance type.
 
     `named`: the instance type that the user named, or a machine that the site defines.
-    `platform`: the name of the platform in the log.
+    `platform`: the platform that the log names, such as `P4d` or `p5.48xlarge`.
     `gpus`: the names of the GPUs as drivers print them.
     """
     if named is not None:

@@ -41,7 +41,10 @@ def page(
 
 
 def nvlink_lines(found: Inventory) -> list[str]:
-    """Return the NVLinks of each GPU: `gpu[0-7]: 18 of 18 links active`. GPUs with the same text share a line."""
+    """Return lines about the NVLinks of the GPUs, such as `gpu[0-7]: 18 of 18 links active`.
+
+    GPUs with the same text share a line.
+    """
     return list(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))
 
 
@@ -116,9 +119,9 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """Return the NVLinks of a GPU as text.
+    """Return a text about the NVLinks of a GPU, derived from the reported paths to other GPUs.
 
-    If the GPU does not report its NVLinks, the text is derived from the paths to other GPUs.
+    This function is for GPUs that do not report their own NVLinks.
     """
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}

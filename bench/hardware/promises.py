@@ -1,4 +1,4 @@
-"""Derive the expected rates of a node: bounds of copies to the host, of copies between GPUs, and of an allreduce."""
+"""Derive the expected rates of a node: bounds for copies to the host, for copies between GPUs, and for an allreduce."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bounds of one type of traffic, per direction.
+    """The expected rate of one type of traffic, such as copies to the host.
 
-    `members`: the GPUs or pairs of GPUs with these bounds.
+    The rate is given by upper bounds per direction.
+
+    `members`: the GPUs, or the pairs of GPUs, to which the bounds apply.
     """
 
     what: str
@@ -37,9 +39,10 @@ class Promise:
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
     """Return all expected rates of a node.
 
-    All pairs of GPUs with the same kind of link share one entry. The result is empty without GPUs.
-    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate is
-    used.
+    One entry covers all pairs of GPUs with the same kind of link. The result is empty without GPUs.
+
+    `instance`: the declared instance type of the node. For each link, the rate is the lower of the type's rate and the
+        node's actual rate.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:

@@ -22,15 +22,15 @@ _SAME_DIGITS = 5  # digits that a run and a published result must share to be th
 class Reference:
     """A published collective.
 
-    `busbw`: bytes per second by payload bytes.
-    `small_s`: seconds by payload bytes.
+    `busbw`: maps payloads in bytes to the bus bandwidth in bytes per second.
+    `small_s`: maps small payloads in bytes to times in seconds.
 
-    `network_bytes_per_s`: the total rate of a node's NICs; None for one node or if unknown.
+    `network_bytes_per_s`: the total rate of a node's NICs. None if unknown, or if the result is from a single node.
     `peers`: "host" if the GPUs had no peer access and copied through host memory.
-    `limited`: a text that says what kept the result below the hardware's rates.
-    `limit`: the code of this limit (LIMITS of curves.py), if its effect on the links is known.
-    `compared`: whether logs are compared with this result. If False, only predictions use the result. The reason is an
-    unusual driver or wiring of the machine, or nobody has compared a log with the result yet.
+    `limited`: a text that says why the result is below the rates of the hardware.
+    `limit`: the code of the reason in `limited`, if its effect on the links is known (LIMITS of curves.py).
+    `compared`: whether logs are compared with this result. If False, only predictions use the result. Either the
+        machine has an unusual driver or wiring, or the comparison with a log has not been tried yet.
     """
 
     gpu: str
@@ -50,11 +50,15 @@ class Reference:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The payload of the fastest size in bytes, and the rate at this size in bytes per second."""
+        """The payload with the highest rate, in bytes, and this rate in bytes per second."""
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
-        """Return the point with the nearest size, within a factor of two; None if there is no such point."""
+        """Return the published point whose size is nearest to `payload_bytes`.
+
+        A point is a payload in bytes and its bus bandwidth in bytes per second. The result is None if no published size
+        is within a factor of two.
+        """
         within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
         if not within:
             return None
@@ -64,7 +68,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """Results of nvbandwidth's copy-engine tests on one machine: the lowest and highest rate of its GPUs or pairs."""
+    """Results of nvbandwidth's copy-engine tests on one machine.
+
+    Each test has the lowest and the highest measured rate.
+    """
 
     where: str
     instance: str | None
@@ -111,8 +118,8 @@ def same_shape(
 ) -> tuple[Reference, ...]:
     """Return published results of this pattern with the same numbers of ranks and nodes.
 
-    Results of this instance type come first, then results of its GPU, then results of GPUs with the same links. For
-    several nodes, results with another network rate are left out, if both rates are known.
+    The first results are from the same instance type. Results of the same GPU follow, and then results of GPUs with the
+    same links. For several nodes, a result is left out if its network is known to have another rate.
     """
     network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
     ranked = []
@@ -132,7 +139,7 @@ def same_shape(
 
 
 def of_any_machine(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """Return the published results of this pattern and number of ranks that serve for comparison with logs."""
+    """Return the published results that can be compared with logs of this pattern and this number of ranks."""
     alike = (each for each in collectives() if (each.pattern, each.num_ranks) == (pattern, num_ranks) and each.compared)
     return tuple(each for each in alike if num_nodes in (None, each.num_nodes))
 
@@ -150,12 +157,12 @@ def best_of_each(found: Iterable[Reference]) -> tuple[Reference, ...]:
 def is_same_measurement(
     reference: Reference, rates: Mapping[int, Collection[float]], seconds: Mapping[int, Collection[float]]
 ) -> bool:
-    """Check whether a run is the published measurement itself, because it has all published figures digit by digit.
+    """Check whether a run is the published measurement itself. All published figures must agree in every digit.
 
     Two runs on equal machines do not agree in so many digits by chance.
 
-    `rates`: the run's bytes per second by payload bytes.
-    `seconds`: the run's times in seconds by payload bytes.
+    `rates`: maps payloads in bytes to the run's rates in bytes per second.
+    `seconds`: maps payloads in bytes to the run's times in seconds.
     """
     num_digits = 0
     for published, own, unit in ((reference.busbw, rates, 1e9), (reference.small_s, seconds, 1e-6)):
@@ -168,7 +175,10 @@ def is_same_measurement(
 
 
 def _reads(value: float, digits: str) -> bool:
-    """Check whether a value equals the published figure `digits` after rounding to the same number of decimals."""
+    """Check whether a value equals a published figure when it is rounded to as many decimals as the figure has.
+
+    `digits`: the published figure as text.
+    """
     decimals = len(digits.partition(".")[2])
     return abs(value - float(digits)) <= 0.5 * 10.0**-decimals + 1e-9
 

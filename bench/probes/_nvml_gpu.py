@@ -2,8 +2,8 @@
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-This module uses the function names of nvidia-ml-py to call NVML. If nvidia-ml-py renamed a function, the module tries
-both names.
+Queries have the names of functions in the Python library nvidia-ml-py. If nvidia-ml-py renamed a function, this module
+tries both names.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def text(value: str | bytes | None) -> str | None:
 def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
     """Return all that NVML reports about one GPU.
 
-    If NVML names the type of an NVLink's peer, such as a switch, `peer` is this type. Otherwise, `peer` is a PCI
-    address.
+    For each NVLink, `peer` is the type of the device at the other end, such as "switch". If NVML does not report the
+    type of the device, `peer` is the PCI address of the device.
     """
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
@@ -146,8 +146,8 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    If the kernel does not report the node and NVML reports exactly one node, NVML's reply is used.
-    nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
+    If the kernel does not report the NUMA node, the function asks NVML. NVML's reply is used only if it names exactly
+    one node. The query nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:
@@ -160,10 +160,9 @@ def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -
 def _believable(
     slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the generation and the lanes that a slot supports.
+    """Return the generation and the lanes that a slot supports, or (None, None) if the reported values are invented.
 
-    If the current link exceeds one of these values, a hypervisor invented both values, so the function returns (None,
-    None).
+    If the current link exceeds one of the reported values, a hypervisor has invented both of them.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -188,10 +187,10 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
 
 
 def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
-    """Return the bytes per second and direction, and the source of this rate.
+    """Return the rate of an NVLink for data, in bytes per second and direction, and the source of this rate.
 
-    The driver reports the signalling rate. Line coding takes a part of that rate. The NVLink version determines the
-    rate that remains for data.
+    The driver reports the signalling rate, which includes line coding. The rate for data therefore comes from the
+    NVLink version, if the version is known.
     """
     name, carried = _CARRIES.get(version or 0, (None, None))
     if carried is not None and (reported is None or reported >= carried * 1e9):
@@ -200,9 +199,9 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Return the rate of each link that the driver reports, in bytes per second and direction.
+    """Map the number of each link to its rate in bytes per second and direction, as the driver reports it.
 
-    One query asks for all links.
+    One query asks for all links. Links without a reported rate are left out.
     """
     reported = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
     found = {}

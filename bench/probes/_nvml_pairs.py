@@ -1,4 +1,4 @@
-"""Read the paths between a node's GPUs from NVML. Name each path as `nvidia-smi topo -m` and `topo -p2p r` do."""
+"""Read the paths between a node's GPUs from NVML, with the names that `nvidia-smi topo -m` and `topo -p2p r` use."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NO_ACCESS = {  # values of nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return these GPUs.
+    """Return the GPUs, with GPU names as the peers of their NVLinks.
 
-    If an NVLink connects two of these GPUs, its `peer` becomes the name of the other GPU, such as `gpu3`.
+    If an NVLink leads to another of these GPUs, `peer` becomes the name of that GPU, such as `gpu3`.
     """
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
@@ -68,9 +68,10 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Count the active NVLinks whose peer is not a known GPU, switch or CPU of this node.
+    """Count the active NVLinks of a GPU whose other end is unknown.
 
-    A virtual machine may hide the peer.
+    The other end of an NVLink is unknown if it is not a GPU, a switch or a CPU of this node. A virtual machine may hide
+    the other end.
     """
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))

@@ -1,6 +1,7 @@
-"""Read the state and the error counters of one NVIDIA GPU repeatedly, with NVML kept open.
+"""Read the state and the error counters of one NVIDIA GPU repeatedly. NVML stays open between readings.
 
-NVML does not report how busy a copy engine is. Instead, the reader counts the bytes on PCIe and NVLink.
+NVML does not report how busy the GPU's copy engines are. Instead, the reader reads the counters of bytes on PCIe and
+NVLink.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class NvmlReader:
     """One GPU."""
 
     def __init__(self, library: ModuleType, handle: Any, address: str, stack: contextlib.ExitStack) -> None:
-        """Open the reader. `stack` closes NVML when the reader is closed."""
+        """Set up the reader. `stack`: holds NVML open, and is closed when the reader is closed."""
         self._nvml, self._handle, self._stack = library, handle, stack
         self.device = f"gpu {address}"
         self._xids = 0

@@ -55,7 +55,10 @@ def _ethernet(path: Path) -> Adapter:
 
 
 def _pci_bus(path: Path) -> str | None:
-    """Return the PCI address of this device. A virtio device has the address of the nearest PCI device above it."""
+    """Return the PCI address of a device.
+
+    For a virtio device, the result is the address of the nearest PCI device above it.
+    """
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None

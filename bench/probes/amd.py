@@ -83,7 +83,10 @@ class AmdReader:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """Return the number of PCIe replays, and the GPU's corrected and uncorrected errors, summed over its parts."""
+        """Return the PCIe replays, corrected errors and uncorrected errors of the GPU.
+
+        Errors are summed over all parts of the GPU.
+        """
         found: dict[str, int] = {}
         replays = number(self._folder / "pcie_replay_count")
         if replays is not None:

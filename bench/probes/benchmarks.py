@@ -1,4 +1,7 @@
-"""Find benchmarks of other programs that run on this host. A benchmark counts as measuring only while it uses a CPU."""
+"""Find benchmarks of other programs that run on this host.
+
+A benchmark that does not use a CPU is assumed not to measure at the moment.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers us
 
 @dataclass(frozen=True, slots=True)
 class ForeignBenchmark:
-    """A running benchmark. `measures`: whether the benchmark used a CPU during the observation."""
+    """A benchmark that runs on this host.
+
+    `measures`: whether the benchmark used a CPU while it was observed.
+    """
 
     program: str
     process: int

@@ -44,9 +44,10 @@ class CpuReader:
         self._busy: float | None = None
 
     def read(self) -> DeviceReading:
-        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked.
+        """Return the median clock of the CPUs, the highest temperature, and the share of time in which the CPUs worked.
 
-        Within 0.1 s, the fraction of the previous reading is returned.
+        The share is computed at most every 0.1 s. A call within 0.1 s of the last computation returns the same share
+        again.
         """
         heat = [value for zone in self._zones if (value := zone.number()) is not None]
         return DeviceReading(
@@ -76,7 +77,7 @@ class CpuReader:
         return self._info_hz
 
     def _times(self) -> tuple[int, int]:
-        """Return two counts of clock ticks, summed over the CPUs: the ticks in which a CPU worked, and all ticks."""
+        """Return two sums over the CPUs, in clock ticks: the time in which CPUs worked, and the whole time."""
         busy = total = 0
         for line in self._stat.data().split(b"\nintr", 1)[0].splitlines():
             if line.startswith(self._lines):

@@ -1,4 +1,4 @@
-"""Read how long processes used a CPU, and how long their threads waited for a CPU (Linux)."""
+"""Read how long the threads of processes ran on a CPU, and how long they waited for a CPU (Linux)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, read
 class CpuMeter:
     """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
 
-    Other systems and some sandboxes lack /proc/PID/schedstat. There, the meter reports a waiting time of 0.
+    The waiting time comes from /proc/PID/schedstat. On systems that lack /proc/PID/schedstat, the reported waiting time
+    is 0.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Select environment variables that can change a figure, without secrets."""
+"""Select environment variables that can change the result of a measurement. Mask values that look like secrets."""
 
 from __future__ import annotations
 

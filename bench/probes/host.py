@@ -1,7 +1,7 @@
 """Read the facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
 The controller starts this program on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies
-within about a second, because it does not import the libraries whose versions it reports.
+within about a second. The program finds the versions of libraries without importing the libraries.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _USE_S = 0.5  # how long to measure the CPU use of other programs; the kernel co
 
 @dataclass(frozen=True, slots=True)
 class HostQuestion:
-    """A question for a host's facts.
+    """A question of the controller, which asks a host for its facts.
 
     `results`: the folder of results.
-    `nonce`: the name of an empty file that the controller has put into this folder.
+    `nonce`: the name of an empty file that the controller has put into the folder `results`.
     `mpirun`: the command mpirun that starts the ranks, or None for other launchers.
-    `port`: the rendezvous port, only in the question to the host that will listen on this port.
-    `node`: whether the report shall also contain the facts of the hardware.
-    `among`: the first and the last port that the run may use, if variables limit the ports.
+    `port`: the rendezvous port, if this host will listen on it; otherwise None.
+    `node`: whether the report must also contain the facts of the hardware.
+    `among`: the first and the last port that the run may use, if environment variables limit the ports.
     """
 
     hosts: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one host. Sizes are in bytes. None means unknown, except in `max_*`, where None means unlimited."""
+    """The facts of one host. Sizes are in bytes. None means unknown, but in the fields `max_*` it means unlimited."""
 
     host: str
     boot_id: str | None
@@ -119,7 +119,7 @@ def parse(line: str) -> HostReport | None:
 
 
 def last_report(out: str) -> HostReport | None:
-    """Return the report in the last line that has one. A login may print other lines first."""
+    """Return the last report in the output of a host. A login may print other lines before the report."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
 
@@ -162,7 +162,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for ordinary users on the file system of a folder."""
+    """Return how many bytes on a folder's file system are free for ordinary users."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -170,7 +170,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Try to write into a folder. Return the error, or None if it works.
+    """Try to write into a folder. Return the error, or None if writing works.
 
     Only a write reveals quotas, read-only mounts and full disks.
     """
@@ -187,7 +187,7 @@ def _not_writable(folder: Path) -> str | None:
 def _mpi(mpirun: str | None) -> str | None:
     """Return the MPI as `mpirun --version` names it, such as `MPICH 5.0.2` or `Open MPI 5.0.11`.
 
-    For any other MPI, return the first line of that output.
+    For any other MPI, return the first line that `mpirun --version` prints.
     """
     if mpirun is None:
         return None

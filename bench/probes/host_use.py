@@ -74,8 +74,8 @@ class HostMeter:
     def _read(self) -> _Reading | None:
         """Return the counters, or None without /proc/stat.
 
-        The columns of the file are user, nice, system, idle, iowait, irq, softirq and steal. The columns of interrupts
-        are ignored, because the ranks' own messages cause interrupts.
+        The columns of the file are user, nice, system, idle, iowait, irq, softirq and steal. The two columns for
+        interrupts (irq, softirq) are ignored, because the ranks' own messages cause interrupts.
         """
         num_cpus, used, stolen = 0, 0, 0
         try:
@@ -104,9 +104,10 @@ def _limit_files(root: Path) -> tuple[Path, ...]:
 
 
 def _limited_s(file: Path) -> float | None:
-    """Return the seconds for which a CPU limit stopped a control group.
+    """Return how long, in seconds, a CPU limit has stopped the processes of a control group.
 
-    The file counts microseconds in version 2 of control groups, and nanoseconds in version 1.
+    `file`: the group's file with this time. The unit is microseconds in version 2 of control groups, and nanoseconds in
+        version 1.
     """
     found = re.search(r"^throttled_(usec|time) (\d+)$", read(file) or "", re.MULTILINE)
     return None if found is None else int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9)
@@ -165,9 +166,9 @@ class ProgramMeter:
         return ours, others
 
     def busiest(self, local_size: int = 0) -> list[dict[str, Any]]:
-        """Return the busiest programs that are not linkbench's own, as [{"name", "process", "cpus"}].
+        """Return the busiest programs that are not linkbench's own. Each entry has "name", "process" and "cpus".
 
-        `cpus`: the number of CPUs that the program used on average.
+        `process` is the process id. `cpus` is the average number of CPUs that the program used.
         """
         _, others = self.used(local_size)
         return self._described(others)
@@ -184,8 +185,8 @@ class ProgramMeter:
     def used_while_idle(self, seconds: float) -> tuple[HostUse | None, list[dict[str, Any]]]:
         """Sleep. Return the host's CPU use during the sleep, and its busiest programs.
 
-        Several probes may run at the same time. The function therefore counts the CPU time of all of linkbench's
-        programs as time of the ranks.
+        Several probes of linkbench may run on the host at the same time. The CPU time of all programs of linkbench is
+        therefore reported as the ranks' own time.
         """
         meter = HostMeter(os.sched_getaffinity(0))
         time.sleep(seconds)
@@ -212,7 +213,11 @@ def _programs() -> dict[int, _Program]:
 
 
 def _family(programs: Mapping[int, _Program], local_size: int) -> set[int]:
-    """Return this process, its ancestors and, if several ranks run on this host, its siblings of the same name."""
+    """Return the ids of this process and its ancestors.
+
+    If several ranks run on this host, the result also has the other ranks: processes with the same parent and the same
+    name.
+    """
     me = programs.get(os.getpid())
     if me is None:
         return set()

@@ -1,8 +1,8 @@
 """Sample how much CPU time the ranks of a training job on this host get, and how long they wait for a CPU.
 
-The sampler finds the ranks by their environment variables. All processes of the job inherit a variable with a unique
-value. The launcher sets another variable, which contains the number of the rank. Only Linux counts how long a thread is
-ready to run but has no CPU.
+The sampler finds the ranks by two environment variables. One variable has a value that is unique for the job, and all
+processes of the job inherit it. The launcher sets the other variable to the number of the rank. Only Linux counts how
+long a thread is ready to run but has no CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_SAMPLES = 4096  # if there are more samples, every second one is kept
 
 
 class JobCpus:
-    """Samples of the ranks whose environment has `variable=value`."""
+    """CPU samples of the ranks of one job. The environment of the ranks contains `variable=value`."""
 
     def __init__(self, variable: str, value: str) -> None:
         self._marker = f"{variable}={value}".encode()
@@ -94,7 +94,10 @@ class JobCpus:
         return self._ranks.get(process)
 
     def _add(self, process: int, rank: int) -> None:
-        """Add the CPU time and the waiting time of a process's threads since the last sample."""
+        """Add the CPU time that the threads of a process used since the last sample.
+
+        If the process is the rank itself, also add the time for which its main thread waited for a CPU.
+        """
         threads = cpu_time.threads(process)
         if not threads:
             return
@@ -115,7 +118,7 @@ class JobCpus:
             self._waited[rank] += waited_s
 
     def _is_first(self, process: int, rank: int) -> bool:
-        """Check whether a process is the rank itself and not a child of the rank."""
+        """Check whether a process is the rank itself and not one of its child processes."""
         return process == min(other for other, own in self._ranks.items() if own == rank)
 
 

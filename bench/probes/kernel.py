@@ -79,7 +79,7 @@ def dmabuf(root: Path = ROOT) -> bool | None:
 
 
 def max_locked_bytes() -> int | str | None:
-    """Return how much memory this process may lock for RDMA: bytes, or `unlimited`."""
+    """Return how many bytes of memory this process may lock for RDMA, or `unlimited`."""
     try:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     except (OSError, ValueError):

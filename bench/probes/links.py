@@ -1,10 +1,11 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens for
-connections and connects to the other hosts. It sends 64 KiB over each connection, and it also sends single packets of
-several sizes. At the end, each host reports the data that arrived. If one direction loses packets, no connection is
-possible. The single packets that arrive show which direction is affected. A host proves with a secret from its
-environment that it belongs to the round. Any other program that connects gets only 16 random bytes.
+connections and connects to the other hosts. A host sends 64 KiB over each connection, and also sends single packets of
+several sizes. At the end, each host reports the data that arrived. If packets are lost in one direction, no connection
+can be made. The single packets still arrive in the other direction, which shows the direction that loses packets. Each
+host has a secret in its environment. With this secret, a host proves that it belongs to the round. Any other program
+that connects gets only 16 random bytes.
 
 The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
 offsets between the hosts' wall clocks.
@@ -69,7 +70,8 @@ class Target:
 class LinkRound:
     """A host's task in a round.
 
-    The host listens for `callers` on the first free port of `ports`, and calls all targets.
+    The host listens on the first free port of `ports`, so that the hosts `callers` can connect. It connects to all
+    `targets`.
     """
 
     me: str
@@ -79,10 +81,7 @@ class LinkRound:
     limit_s: float
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the round as plain data.
-
-        For many targets, this method is ten times as fast as dataclasses.asdict.
-        """
+        """Return the round as plain data. For many targets, this is ten times as fast as dataclasses.asdict."""
         targets = [{"host": t.host, "address": t.address, "ports": t.ports, "kind": t.kind} for t in self.targets]
         given = {"me": self.me, "ports": self.ports, "callers": self.callers, "limit_s": self.limit_s}
         return {**given, "targets": targets}
@@ -90,13 +89,14 @@ class LinkRound:
 
 @dataclass(slots=True)
 class PeerCall:
-    """The test of a peer's address from this host.
+    """The result of this host's attempt to connect to one address of a peer.
 
-    `error`: why no connection was made, or None if the peer accepted a connection.
-    `answered`: whether any packet came back, even a rejection.
-    `answered_by`: the name that the replying host gave.
-    `received_bytes`: how many of the peer's 64 KiB arrived on this host.
-    `clock_offset_s`: the peer's clock minus this host's clock. Its error is at most half of `round_trip_s`.
+    `error`: why no connection was made, or None if the peer accepted the connection.
+    `answered`: whether any packet came back from the address, even a rejection.
+    `answered_by`: the name with which the host at this address replied.
+    `received_bytes`: how many bytes arrived on this host. The peer sends 64 KiB.
+    `clock_offset_s`: the peer's clock minus this host's clock. The error of this offset is at most half of
+        `round_trip_s`.
     `sizes`: sizes of the packets that were sent, in bytes.
     `mtu`: the path's MTU in bytes, as this host's kernel knows it.
     """
@@ -118,9 +118,9 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """Data from a host that tries to reach one of this host's addresses.
+    """The data that arrived from another host at one of this host's addresses.
 
-    `received_bytes`: how many of the 64 KiB from that host arrived.
+    `received_bytes`: how many bytes arrived. The other host sends 64 KiB.
     """
 
     host: str
@@ -170,7 +170,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """Return the report in a program's output, or the problem that the output names.
+    """Return the report in the output of this program.
+
+    If the program met a problem, return the text of the problem instead.
 
     Return None if the output has neither a report nor a problem. A login may print other lines first.
     """
@@ -204,8 +206,8 @@ def parse_report(plain: Mapping[str, Any]) -> LinkReport:
 def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time.time) -> LinkReport:
     """Take part in a round for at most `limit_s`.
 
-    A peer may not listen yet, so this host tries to connect several times. Raises OSError if this host cannot open any
-    of the ports.
+    This host tries to connect several times, because a peer may need time until it listens. Raises OSError if this host
+    cannot open any of the ports.
     """
     began = time.monotonic()
     unanswered, own_before = tuple(dict.fromkeys(_unanswered())), netlink.own_addresses()
@@ -260,9 +262,9 @@ class _Part:
         self.acknowledged: dict[int, set[int]] = {number: set() for number in range(len(self.calls))}
 
     def is_settled(self) -> bool:
-        """Check whether this host has nothing left to do in the round.
+        """Check whether this host has finished its part of the round.
 
-        All callers must be done, and each packet must have arrived or timed out.
+        The part is finished when all callers are done, and when each packet has arrived or timed out.
         """
         now = time.monotonic()
         for number, call in enumerate(self.calls):
@@ -384,7 +386,7 @@ class _Part:
 class _Datagrams:
     """Sends single packets of several sizes to every target, and records the packets that arrive.
 
-    Routers must not divide these packets.
+    Routers must not fragment these packets.
     """
 
     def __init__(self, part: _Part, port: int) -> None:
@@ -463,10 +465,10 @@ class _Datagrams:
 
 
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
-    """Yield each target with each of its addresses.
+    """Yield each target once for each of its addresses.
 
-    If a name cannot be resolved, yield the name as the address. The attempt to connect to this address then reports the
-    error.
+    If the name of a target cannot be resolved, yield the name in place of the address. The attempt to connect to this
+    name then fails with the right error.
     """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()
@@ -496,7 +498,10 @@ def _first_free(candidates: tuple[int, ...]) -> socket.socket:
 
 
 def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for packets to this port. Yield nothing if another program has the port."""
+    """Yield a UDP socket that receives packets on this port.
+
+    Yield nothing if the socket cannot be opened, for example because another program uses the port.
+    """
     server = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
@@ -522,7 +527,10 @@ def _received(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
-    """Send 64 KiB and receive 64 KiB at the same time. After each reception, yield the number of received bytes."""
+    """Send 64 KiB and receive 64 KiB at the same time.
+
+    Each time data arrive, yield the number of bytes that have been received so far.
+    """
     connection.setblocking(False)
     poll = select.poll()
     left, received = memoryview(os.urandom(NUM_BYTES)), 0
@@ -543,18 +551,21 @@ def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
 
 
 def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
-    """Yield the addresses that began to open a connection to this port but did not reply to this host's response."""
+    """Yield the addresses whose connection to this port is only half open.
+
+    The peer at such an address sent the first packet (SYN), but did not acknowledge this host's reply.
+    """
     for local, remote, state, *_ in tcp_table.connections(net):
         if state == _HALF_OPEN and int(local.rpartition(":")[2], 16) == port:
             yield tcp_table.address(remote.rpartition(":")[0])
 
 
 def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
-    """Yield the addresses to which data were retransmitted several times in a row without an acknowledgement.
+    """Yield the addresses that do not acknowledge data, although the data were retransmitted several times.
 
     A peer's kernel acknowledges data even if the peer's program hangs. Missing acknowledgements therefore mean that
-    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. The loss
-    therefore remains visible for a while after the link works again.
+    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. A loss therefore
+    remains visible for a while after the link works again.
     """
     for _, remote, state, _, timer, resent, *_ in tcp_table.connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:

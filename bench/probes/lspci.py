@@ -24,12 +24,13 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One device of the text. A field is None if the text does not show its value.
+    """A device in the output of lspci. A field is None if the output does not show its value.
 
-    `generation`, `lanes`: the current link.
-    `max_generation`, `max_lanes`: the maximum that the device on this side of the link supports.
-    `buses`: first and last bus behind a bridge.
-    `redirects`: whether the bridge redirects transfers between peers through the host (ACS).
+    `generation`, `lanes`: the current state of the link.
+    `max_generation`, `max_lanes`: the most that this device supports. The device at the other end of the link may
+        support less.
+    `buses`: for a bridge, the first and the last bus behind the bridge.
+    `redirects`: for a bridge, whether ACS redirects peer-to-peer transfers through the host.
     """
 
     address: str
@@ -65,9 +66,9 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return the NVIDIA GPUs in the order of their addresses, and the paths between them.
+    """Return the NVIDIA GPUs in the order of their addresses, and the paths between the GPUs.
 
-    The path between two GPUs is known only if the text has the bridges above both GPUs.
+    If the text lacks a bridge above one of two GPUs, the path between these GPUs is unknown.
     """
     found = devices(text)
     cards = [device for device in found.values() if device.kind in _GPU and "NVIDIA" in device.name]

@@ -22,10 +22,10 @@ def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
 
     Sizes are in bytes, rates in bytes per second. None means unknown.
 
-    The result has two numbers of CPUs. `num_cpus` counts the logical CPUs that this process may use. `cpu_quota` is the
-    limit of a container.
+    `num_cpus` counts the logical CPUs that this process may use. `cpu_quota` is a container's limit on CPU time, as a
+    number of CPUs.
 
-    `under_load`: whether the caller guarantees that data crosses the links of all GPUs during the call.
+    `under_load`: whether the links of all GPUs carry data during the call. The caller must ensure this.
     """
     found = nvml.gpus(root, under_load=under_load)
     return {
@@ -95,9 +95,10 @@ def usable_cpus() -> int:
 
 
 def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory in bytes that is available without swapping.
+    """Return how many bytes of memory are available without swapping.
 
-    The result is the smaller of two values: the kernel's estimate, and the memory left below a container's limit.
+    The result is usually the kernel's estimate. If a container's memory limit leaves fewer bytes than this estimate,
+    the result is the number of bytes that the limit leaves.
     """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)
@@ -130,9 +131,10 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def _left_of_limit(root: Path) -> int | None:
-    """Return the bytes left below the tightest memory limit of this process.
+    """Return how many more bytes of memory this process can use before it reaches a memory limit.
 
-    The kernel can drop inactive file pages, so these pages do not count as used.
+    If there are several limits, the result is for the one that is reached first. Inactive file pages do not count as
+    used, because the kernel can drop them.
     """
     left = []
     for controller, limit, used, dropped in (
@@ -150,7 +152,9 @@ def _left_of_limit(root: Path) -> int | None:
 def control_groups(root: Path, controller: str) -> list[Path]:
     """Return this process's control group and its parents.
 
-    If a container hides these groups, return only the top group. `controller` is empty for version 2 of control groups.
+    If a container hides these groups, return only the top group.
+
+    `controller`: the name of the controller in version 1 of control groups, or "" for version 2.
     """
     top = root / _CGROUP / controller
     lines = re.findall(r"^\d+:([^:]*):/(.*)$", sysfs.read(root / "proc/self/cgroup") or "", re.MULTILINE)

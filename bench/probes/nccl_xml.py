@@ -1,8 +1,9 @@
 """Read topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, as text.
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, because /sys
-of a virtual machine shows fewer details. `link_speed` and `link_width` in such a file are the maximum values of a link.
-A graph file lists the paths that NCCL chose. About the GPUs, it states only their numbers.
+of a virtual machine shows fewer details. In a topology file, `link_speed` and `link_width` are the highest values that
+a link supports, not the current values. A graph file lists the paths that NCCL chose. A graph file describes a GPU only
+by its number.
 """
 
 from __future__ import annotations
@@ -112,7 +113,10 @@ def _of_system(root: ElementTree.Element) -> Inventory:
 
 
 def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:
-    """Yield (NUMA node, addresses of the switches above, device) for each device, in file order."""
+    """Yield each device that is not a bridge, in the order of the file.
+
+    An item has three parts: the NUMA node, the addresses of the switches above the device, and the device.
+    """
     for cpu in root.iter("cpu"):
         waiting: list[tuple[tuple[str, ...], ElementTree.Element]] = [((), child) for child in reversed(cpu)]
         while waiting:
@@ -163,7 +167,7 @@ def _node(cpu: str) -> int | None:
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
     """Yield the network adapters of a device, with names and rates.
 
-    If the file lists no adapters for the device, yield one adapter with the device's address as its name.
+    If the file does not name the adapters of the device, yield a single adapter whose name is the device's address.
     """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
@@ -179,9 +183,10 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """Yield a GPU's NVLinks. An entry of the file describes `count` links to `target`.
+    """Yield a GPU's NVLinks. An entry with `count` and `target` in the file stands for `count` links to one target.
 
-    A hand-written file may have links from a GPU to itself. The function ignores these links.
+    A hand-written file may have links from a GPU to itself. Links from a GPU to itself are not yielded, but reported in
+    `lost`.
     """
     index = 0
     for reported in element.iter("nvlink"):
@@ -198,7 +203,7 @@ def _links(
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
     """Return the path between two devices, named as in `nvidia-smi topo -m`.
 
-    A path between devices of two processors is SYS.
+    If the two devices belong to different processors, the path is SYS.
     """
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]

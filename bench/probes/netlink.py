@@ -32,10 +32,10 @@ _KNOWN_STATES = _REPLIED_STATES | 0x80  # permanent: set by a person or a progra
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A network device that is up, except loopback.
+    """A network device that is up. The loopback device is never included.
 
-    `addresses`: its global addresses, such as 10.0.0.2/24.
-    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
+    `addresses`: the device's global addresses, such as 10.0.0.2/24.
+    `duplicates`: IPv6 addresses that the kernel rejected, because another machine already has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
     `num_carrier_losses`: how often the device has lost its carrier, or None if the kernel does not count losses.
     """
@@ -103,8 +103,9 @@ def _plain_addresses(device: Device) -> list[str]:
 
 
 def neighbours() -> dict[str, str]:
-    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour
-    discovery).
+    """Map each address in this host's own networks to the MAC address that this host uses for it.
+
+    The addresses come from ARP and from IPv6 neighbour discovery.
     """
     return {address: mac for _, address, mac in _neighbours()}
 
@@ -136,9 +137,9 @@ class CarrierLoss:
 class NetworkHistory:
     """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
 
-    The history has the addresses of neighbours and of this host's own devices. For each address, it has the MAC
-    addresses in the order of their first use. If this host gets an address after the first call of `look`, the address
-    counts as changed.
+    The history has the addresses of neighbours and of this host's own devices. For each address, the history has the
+    MAC addresses in the order of their first use. An address that this host gets after the first call of `look` is also
+    treated as changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
         out, because no machine replied.
@@ -160,9 +161,9 @@ class NetworkHistory:
         self._looked = False
 
     def look(self, now_s: float) -> bool:
-        """Read the kernel's lists.
+        """Read the current addresses and devices from the kernel, and record what changed.
 
-        Return whether any address has a new MAC address, or any device has lost its carrier.
+        Return True if an address has a new MAC address, or if a device has lost its carrier, since the last call.
 
         `now_s`: the time by this host's wall clock, in seconds.
         """
@@ -197,9 +198,10 @@ class NetworkHistory:
         return now > last
 
     def moved(self) -> list[tuple[str, list[str], float]]:
-        """Return (address, its MAC addresses in order of first use, time of its last change) for each changed address.
+        """Return each changed address with its MAC addresses and the time of its last change.
 
-        If an address has only one MAC address in this list, this host got the address after the first call of `look`.
+        The MAC addresses are in the order of first use. If an address has only one MAC address, this host got the
+        address after the first call of `look`.
         """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
 

@@ -1,9 +1,9 @@
 """Read `nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
 
-A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line for each link, such as
-`Link 3: 26.562 GB/s`. An inactive link has `<inactive>` instead of the rate. If a GPU has no active link, drivers print
-one sentence instead of these lines. The rate includes line coding and protocol, so it is slightly above the rate that
-data can reach.
+A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line for each link, such as `Link 3: 26.562
+GB/s`. An inactive link has `<inactive>` instead of the rate. If all links of a GPU are inactive, the driver may print a
+single sentence instead of a line for each link. The rate includes line coding and protocol, so it is slightly above the
+rate that data can reach.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALL_DOWN = NvLink(0, active=False)  # represents the links of a GPU whose links
 def is_part(line: str) -> bool:
     """Check whether a line belongs to this format.
 
-    A heading of a GPU is not sufficient, because `nvidia-smi -L` prints the same heading.
+    The heading of a GPU is not enough to recognise the format, because `nvidia-smi -L` prints the same heading.
     """
     return _LINK.search(line) is not None or _ALL_INACTIVE.search(line) is not None
 
@@ -44,9 +44,9 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    The text does not list the links of a GPU if all are inactive. In this case, the GPU is assumed to have the same
-    number of links as another GPU in the text. If a GPU occurs twice, only its first links are used. `lost` lists links
-    before the first heading.
+    If all links of a GPU are inactive, the text does not list them. For a GPU without listed links, the function
+    assumes the largest number of links of any GPU in the text. If a GPU occurs twice, the links of its first occurrence
+    are used. Links before the first heading belong to no known GPU, and are reported in `lost`.
     """
     gpus: dict[int, Gpu] = {}
     lost = []
@@ -85,7 +85,10 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
 
 
 def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
-    """Return the links of one GPU by number. If the text says that all links are inactive, return only _ALL_DOWN."""
+    """Return the links of one GPU, sorted by number. `lines`: the lines below the GPU's heading.
+
+    If the text says that all links are inactive, the result is (_ALL_DOWN,).
+    """
     links: dict[int, NvLink] = {}
     for line in lines:
         found = _LINK.search(line)

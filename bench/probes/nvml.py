@@ -25,7 +25,10 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, their paths and the driver's versions. If no GPUs were found, only `reason` is set."""
+    """The GPUs that NVML reports, the paths between the GPUs, and the versions of the driver.
+
+    `reason`: if no GPU was found, a text that says why.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -37,8 +40,8 @@ class NvmlInventory:
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Return how many GPUs CUDA programs see. CUDA_VISIBLE_DEVICES may hide some of the driver's GPUs.
 
-    Some containers have CUDA without NVML, and a sandbox may deny NVML. Without NVML, the device files are counted.
-    Without NVIDIA's driver, the result is the number of GPUs that HIP programs see.
+    If NVML is missing, as in some containers, or if a sandbox denies it, device files are counted instead. If there is
+    no NVIDIA driver, the result is the number of GPUs that HIP programs see.
     """
     if not has_device(root):
         return len(amd.addresses(env, root))
@@ -55,9 +58,9 @@ def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[s
 
     The result is empty if that order is unknown.
 
-    NVML orders GPUs by PCI address. By default, CUDA puts the fastest GPU first. CUDA's order is therefore known only
-    if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. The function does not find MIG instances.
-    Without NVIDIA's driver, the result has the GPUs that HIP programs see.
+    NVML orders GPUs by PCI address. By default, CUDA puts the fastest GPU first. The order is therefore known in two
+    cases: all GPUs are of one model, or CUDA_DEVICE_ORDER is PCI_BUS_ID. MIG instances are not supported. If there is
+    no NVIDIA driver, the result has the GPUs that HIP programs see.
     """
     if not has_device(root):
         return amd.addresses(env, root)
@@ -81,7 +84,8 @@ def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[s
 def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
     """Return the NVML index of an entry of CUDA_VISIBLE_DEVICES.
 
-    An entry is a number or the first characters of a UUID. Return None if no GPU or several GPUs fit.
+    An entry is a number or the first characters of a UUID. The result is None if the entry does not identify exactly
+    one GPU.
     """
     if entry.isdecimal():
         return int(entry) if int(entry) < len(uuids) else None
@@ -91,7 +95,7 @@ def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
 
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
-    """Keep NVML open. If no other program uses the driver, each opening of NVML would take seconds."""
+    """Keep NVML open, because opening NVML takes seconds if no other program uses the driver."""
     with opened():
         yield
 
@@ -99,7 +103,7 @@ def held_open() -> Iterator[None]:
 def has_device(root: Path = Path("/")) -> bool:
     """Check whether device files of the driver exist. The check is fast and imports nothing.
 
-    On WSL, the device file has another name.
+    On WSL, the device file is called `dxg`.
     """
     proc, dev = root / "proc/driver/nvidia/gpus", root / "dev"
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
@@ -192,7 +196,7 @@ def _cuda(version: int | None) -> str | None:
 
 @contextlib.contextmanager
 def opened() -> Iterator[ModuleType | str]:
-    """Yield NVML, initialised, or the reason why it cannot be initialised."""
+    """Initialise NVML and yield its module. If NVML cannot be initialised, yield a text with the reason."""
     try:
         import pynvml
     except ImportError:

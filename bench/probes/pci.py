@@ -29,7 +29,10 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """A device's address, its host bridge, and the bridges in between. The bridge nearest to the host comes first."""
+    """The address of a device, the address of its host bridge, and the bridges between them.
+
+    `bridges`: the addresses of the bridges. The bridge nearest to the host comes first.
+    """
 
     address: str
     host_bridge: str
@@ -78,13 +81,13 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
     """Return the path between two devices, named as in `nvidia-smi topo -m`, or None if it is unknown.
 
-    - PIX: through one switch (at most one bridge on each side below the common bridge).
-    - PXB: through several switches.
-    - PHB: through the host bridge.
-    - NODE: through several host bridges of a NUMA node.
-    - SYS: through the link between processors.
+    `PIX`: through one switch (at most one bridge on each side below the common bridge).
+    `PXB`: through several switches.
+    `PHB`: through the host bridge.
+    `NODE`: through several host bridges of a NUMA node.
+    `SYS`: through the link between processors.
 
-    `num_nodes`: number of NUMA nodes of the machine.
+    `num_nodes`: how many NUMA nodes the machine has.
     """
     if a is None or b is None:
         return None
@@ -113,9 +116,9 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """Return the maximum payload of this device's packets in bytes.
+    """Return the largest payload of a PCIe packet that this device sends, in bytes (Max_Payload_Size).
 
-    The value follows from bits 5 to 7 of the Device Control register.
+    The payload is read from bits 5 to 7 of the Device Control register.
     """
     config = _config(at, root)
     position = _express(config)

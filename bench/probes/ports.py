@@ -25,7 +25,7 @@ def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
 def free_port(among: Sequence[int] | None = None) -> int:
     """Return a TCP port that is free now.
 
-    `among`: the first and the last port to choose from. If no port in this range is free, the kernel chooses one.
+    `among`: the first and the last port of a range. If no port of the range is free, the kernel chooses another port.
     """
     if among:
         first, last = among
@@ -55,7 +55,7 @@ def _addresses(name: str) -> list[str] | str:
 
 
 def listener(port: int) -> socket.socket:
-    """Return a socket that listens on every address of this host, including IPv6, like torch's rendezvous."""
+    """Return a socket that listens on all addresses of this host, both IPv4 and IPv6, as torch's rendezvous does."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -33,10 +33,11 @@ _CPU_S = 1.0  # the duration of ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
-    """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
+    """Return the processes of a job on this host, except this process, sorted by id.
 
-    Processes inherit the variable, so the function finds all descendants, even in other sessions or without a parent.
-    Processes of other users are skipped, because their environment is not readable.
+    A process belongs to the job if its environment has BENCH_JOB=`job_id`. Processes inherit the variable, so the
+    function finds all descendants, even in other sessions or without a parent. Processes of other users are skipped,
+    because their environment is not readable.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))
@@ -45,7 +46,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 def end_job(job_id: str) -> tuple[int, ...]:
     """End every process of a job on this host. Send SIGTERM first, and then SIGKILL. Return the ids of the processes.
 
-    A launcher may start helpers while it ends, so the search for processes is repeated.
+    The search is repeated, because a launcher may start more processes while it ends.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -60,7 +61,8 @@ def end_job(job_id: str) -> tuple[int, ...]:
 def end(processes: Iterable[psutil.Process]) -> None:
     """Send SIGTERM and then SIGKILL to processes.
 
-    Ids are reused. The function therefore also checks the start time of a process, and never ends another process.
+    The system reuses process ids. The start time of each process is therefore also checked, so that no other process is
+    ended.
     """
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):
@@ -71,10 +73,11 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def look(job_id: str) -> dict[str, Any]:
-    """Return {"host", "processes": {process id: state}, "others": [job], "up_s": seconds since the host's start}.
+    """Return a dictionary with the keys "host", "processes", "others" and "up_s".
 
-    The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "others" are the other jobs with processes on
-    this host. "up_s" is None if this system has no clock of the time since boot.
+    The value of "processes" maps the id of each process of the job to its state in psutil's words, such as 'sleeping'
+    or 'zombie'. The value of "others" is a list of other jobs that have processes on this host. The value of "up_s" is
+    the time since the host was booted, in seconds, or None if the system has no clock for this time.
     """
     states, others = {}, set()
     for process in _others():
@@ -99,11 +102,12 @@ def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
 
 
 def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
-    """Return {"job", "user", "address"} for each socket that keeps a job from listening on a TCP port.
+    """Find the sockets that keep a job from listening on a TCP port.
 
-    The result omits sockets of the job itself. It also omits sockets that listen only for IPv6, because torchrun can
-    still listen for IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not
-    readable. A user without a name is given by number.
+    Return "job", "user" and "address" for each of these sockets. Sockets of the job itself are left out. Sockets that
+    listen only for IPv6 are also left out, because torchrun can still listen for IPv4. The value of "job" is None if a
+    process has no BENCH_JOB, or if the environment of the process is not readable. If a user has no name, "user" is the
+    user's number.
     """
     sockets = {f"socket:[{each.inode}]": each for each in _in_the_way(port)}
     jobs: dict[str, str | None] = {}
@@ -130,7 +134,7 @@ def _in_the_way(port: int) -> list[tcp_table.Listener]:
 
 
 def _is_taken(port: int) -> bool:
-    """Check whether this TCP port is in use, so that no program can listen on it at all IPv4 addresses of this host."""
+    """Check whether another socket prevents this host from listening on this TCP port at all its IPv4 addresses."""
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -174,7 +178,8 @@ def answer(verb: str, job_id: str, words: Iterable[str] = ()) -> dict[str, Any]:
     For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. If `words`
     has a port, the reply also has "holders".
 
-    `words`: PORT_OPTION and a port, and HOST:PROCESS of every rank. Ranks of other hosts are ignored.
+    `words`: optional arguments. PORT_OPTION with a number gives the port. HOST:PROCESS gives the host and the process
+        id of a rank. Ranks of other hosts are ignored.
     """
     found = look(job_id)
     ranks = []

@@ -1,6 +1,6 @@
 """Read the driver's report about each GPU from the output of `nvidia-smi -q`, as text or as XML (`-x`).
 
-Text and XML name fields differently. This module turns text and XML into flat tables with keys such as
+Text and XML use different names for fields. This module converts both forms into flat tables with keys such as
 `section/subsection/name`, in lower case.
 """
 
@@ -65,7 +65,10 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return the GPUs in the order of the text, which is the driver's order. The text has no paths between them."""
+    """Return the GPUs in the order of the text, which is the driver's order.
+
+    The output of `nvidia-smi -q` does not show the paths between GPUs.
+    """
     tables = list(_of_xml(text) if "<nvidia_smi_log" in text else _of_text(text))
     lost = []
     reported = re.search(r"<attached_gpus>(\d+)<|^Attached GPUs +: *(\d+)", text, re.MULTILINE)
@@ -165,7 +168,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Yield the throttle reasons, except `idle`. Each reason has the name of NVML's bit."""
+    """Yield the throttle reasons, except `idle`. The reasons have the names of the bits in NVML."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):

@@ -18,7 +18,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, with its memory and its CPUs. The CPUs are in the kernel's format, such as `0-15,32-47`."""
+    """A NUMA node with its memory and its CPUs.
+
+    `cpus`: the list of CPUs in the kernel's format, such as `0-15,32-47`.
+    """
 
     node: int
     cpus: str
@@ -44,10 +47,7 @@ class Port:
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
-    """Return the total size of the last-level caches, in bytes.
-
-    All caches are assumed to have the size of CPU 0's cache. A cache that several CPUs share counts once.
-    """
+    """Return the size of the last-level cache of CPU 0, in bytes. Caches of other CPUs are not counted."""
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
         level, size = number(index / "level"), _size(read(index / "size"))
@@ -57,9 +57,9 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
-    """Return these CPUs as physical cores (tuples of hardware threads), socket by socket.
+    """Return the physical cores of these CPUs, sorted by socket. A core is a tuple of its hardware threads.
 
-    If the cores are unknown, each CPU counts as a core.
+    If the cores are unknown, each CPU is treated as a core.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
@@ -102,7 +102,7 @@ def governor(root: Path = ROOT) -> str | None:
 
 
 def cpu_model(root: Path = ROOT) -> str | None:
-    """Return the processor's name. On Arm, the name consists of the implementer and part numbers."""
+    """Return the processor's name. On Arm, the result is a text with the numbers of the implementer and of the part."""
     fields = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE))
     if "model name" in fields:
         return str(fields["model name"])
@@ -128,7 +128,7 @@ def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
 
 
 def ports(root: Path = ROOT) -> tuple[Port, ...]:
-    """Return network interfaces (without loopback) and InfiniBand-like ports, by name."""
+    """Return all network interfaces except loopback, and all ports of InfiniBand-like devices, sorted by name."""
     network = [_interface(path) for path in (root / "sys/class/net").glob("*") if path.name != "lo"]
     fabric = [_fabric_port(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     return tuple(sorted((*network, *fabric), key=lambda port: port.name))
@@ -140,10 +140,10 @@ def product(root: Path = ROOT) -> str | None:
 
 
 def clock(root: Path = ROOT) -> str | None:
-    """Return the identity of the CLOCK_MONOTONIC that this process reads.
+    """Return an identifier of the clock CLOCK_MONOTONIC that this process reads.
 
-    If two processes get the same identity, they read the same clock. Each boot and each time namespace has its own
-    clock. Return None if the kernel does not report the id of the boot.
+    If two processes get the same identifier, they read the same clock. A boot starts a new clock, and each time
+    namespace has its own clock. The result is None if the kernel does not report the id of the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
@@ -154,7 +154,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """Return a file's stripped text. Many files in /sys are missing or unreadable. In this case, the result is None."""
+    """Return the text of a file without surrounding blanks, or None if the file is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

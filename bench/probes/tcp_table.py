@@ -16,7 +16,11 @@ _NUM_COLUMNS = 9  # number of columns per socket that are read
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket that waits for connections: its address, its user's id and its number (inode)."""
+    """A socket that waits for connections.
+
+    `user`: the id of the user who owns the socket.
+    `inode`: the number of the socket.
+    """
 
     address: str
     user: int

@@ -1,7 +1,7 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
-Such texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
-lines. A cell is used only if its column is certain. Any other cell is reported as lost.
+Recorded texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
+lines. If it is uncertain to which column a cell belongs, the cell is not used but reported as lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 class TopoTable:
     """One table.
 
-    `cells`: the readable cells, by the names of row and column.
-    `rest`: the text after the cells of each row.
-    `rows`: the names of all rows, even of unreadable rows.
+    `cells`: maps the names of a row and a column to the text of their cell. Unreadable cells are left out.
+    `rest`: maps the name of each row to the words after its cells.
+    `rows`: the names of all rows, including unreadable rows.
     """
 
     names: tuple[str, ...]
@@ -48,9 +48,9 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """Return the path between two devices. The table has two cells for each pair.
+        """Return the path between two devices, from either of the two cells for this pair.
 
-        Return None if neither cell is readable, or if the two cells disagree.
+        The result is None if neither cell is readable, or if the two cells disagree.
         """
         reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
         return reported.pop() if len(reported) == 1 else None
@@ -114,7 +114,7 @@ def tables(text: str) -> Iterator[TopoTable]:
 def heading(line: str) -> tuple[str, ...] | None:
     """Return the column names in a heading, or None for any other line.
 
-    A heading has only device names. The line of a row has a cell after the row's name.
+    A heading consists of device names only. A row, in contrast, begins with a name and has cells after it.
     """
     glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
     words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
@@ -154,7 +154,8 @@ def _take(table: TopoTable, line: str) -> None:
 def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
     """Return the row's cells, and the text after the cells.
 
-    If the tab between two cells was lost, the word is split. For example, PIXNODE is two cells.
+    Two cells become one word if the tab between them was lost. The function then splits the word: PIXNODE becomes PIX
+    and NODE.
     """
     cells: list[str | None] = []
     for position, word in enumerate(reported):
@@ -172,7 +173,8 @@ def _is_access(reported: Iterable[str]) -> bool:
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
     """Return whether two GPUs have access to each other, and the reason if they do not.
 
-    If the command of a table is unknown, "no" may refer to NVLink only, so the access is unknown.
+    If it is unknown which command printed a table, "no" in the table may refer to NVLink only. The access is then
+    unknown.
     """
     for table in tables_of_access:
         word = table.cell(a, b)

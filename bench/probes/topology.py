@@ -34,7 +34,7 @@ def inventory_of(text: str) -> Inventory | None:
     - `nvidia-smi -q`, as text or as XML (`-x`)
     - `lspci -vvv`
 
-    Other lines are ignored. `lost` lists the parts that could not be read.
+    Other lines are ignored. The result's field `lost` lists the parts of the text that could not be read.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
@@ -46,7 +46,7 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """Convert the devices in a text to the facts about a node in the header of a results file.
+    """Read the devices in a text, and return them as facts about a node, in the form of a results file's header.
 
     The facts also name the program that wrote the text, and the text's `file`.
     """
@@ -60,7 +60,10 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
 
 
 def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
-    """Return the GPUs of a `topo` table. Add the names and NVLinks that `nvlink -s` reports for these GPU numbers."""
+    """Return the inventory of a `topo` table with the names and NVLinks of GPUs from `nvlink -s`.
+
+    GPUs with the same number are the same GPU. GPUs that only `nvlink -s` lists are added.
+    """
     reported = {gpu.index: gpu for gpu in status.gpus}
     numbers = {gpu.index for gpu in table.gpus}
     gpus = []

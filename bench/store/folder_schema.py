@@ -1,9 +1,9 @@
 """Check the JSON files of a run's folder: plan.json, outcomes.json, search.json and retests.json.
 
 A shape is a function that checks a value (see line_schema.py). If a file does not have its shape, the check raises
-UsageError with the path, the line and the key. A damaged file can therefore not crash a command, and does not look like
-a run without failures. A key of another version has no shape. The value of such a key is accepted unless it is nested
-too deeply.
+UsageError with the path, the line and the key. A damaged file therefore cannot crash a command, and cannot be mistaken
+for a run without failures. Files of other versions may have keys for which no shape is defined. The value of such a key
+is accepted if it is not nested too deeply.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def job_name(value: Any) -> Misfit | None:
 
 
 def world(value: Any) -> Misfit | None:
-    """Check that the value has exactly the numbers of nodes and of ranks per node."""
+    """Check that the value is a mapping with exactly two keys: `num_nodes` and `ranks_per_node`."""
     misfit = keys(("num_nodes", "ranks_per_node"), num_nodes=whole(1), ranks_per_node=whole(1))(value)
     if misfit is None and set(value) != {"num_nodes", "ranks_per_node"}:
         return "", "num_nodes and ranks_per_node", value
@@ -175,8 +175,8 @@ def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
 def _line(content: bytes, where: str) -> int:
     """Return the line of a key, such as `.jobs[3].name`. For a missing key, return the line where its mapping begins.
 
-    The JSON parser gives no line numbers. Every JSON text is also YAML, so the YAML parser finds the line. If the text
-    is not valid YAML, return 1.
+    The JSON parser gives no line numbers. The YAML parser is used to find the line, because every JSON text is also
+    YAML. If the text is not valid YAML, return 1.
     """
     import yaml  # only needed for an error
 

@@ -1,13 +1,13 @@
 """Read and write heartbeat files, which report each rank's activity, and lines that report how a rank ended.
 
-Each rank has a small file, which it replaces between batches. The file has the rank, host and process, the rank's
-activity, the time (seconds since the epoch) and, at the end, how the rank ended. If a rank is gone and its file does
-not say how it ended, the cause is outside the rank. If the controller requests the stacks of a rank, the rank writes
-the stacks to a second file.
+Each rank has a small file, which it replaces between batches. The file contains the rank's number, host, process id and
+activity, and the time in seconds since the epoch. When the rank ends, the file also says how it ended. If a rank is
+gone, but its file does not say how it ended, something outside the rank ended it. If the controller requests the stacks
+of a rank, the rank writes the stacks to a second file.
 
-Some hosts share no files with the controller. Therefore, a rank that ends also prints its last words, a line on stderr.
-The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints the line, so
-the lines of other ranks cannot split it.
+Some hosts share no file system with the controller. A rank that ends therefore also prints a line on stderr, its last
+words. The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints the
+line, so the lines of other ranks cannot split it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.core.ends import EndCode
 
 @dataclass(frozen=True, slots=True)
 class End(Coded):
-    """How a rank ended: an EndCode, or the code of the error that ended it."""
+    """How a rank ended. The code is an EndCode, or the code of the error that ended the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ class Heartbeat:
     """A rank's last heartbeat.
 
     `doing`: text such as "allreduce 1M isolated: warm-up".
-    `ended`: how the rank ended; None while it runs.
-    `age_s`: how old the heartbeat was when it was written.
+    `ended`: how the rank ended, or None while the rank runs.
+    `age_s`: the age of the reported activity, in seconds, when the file was written. `time_s` is the writing time minus
+        this age.
     """
 
     rank: int
@@ -53,7 +54,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """How a rank ended, as the rank printed it. Rank and host are None if the line has no JSON."""
+    """How a rank ended, according to the last line that the rank printed.
+
+    `rank`, `host`: None if the line has no JSON part.
+    """
 
     end: End
     rank: int | None = None
@@ -71,7 +75,10 @@ _CRASH = "Fatal Python error"  # written by faulthandler
 
 
 def allowance_s(doing: str, deadline_s: float) -> float:
-    """Return how long a rank may be silent during this activity."""
+    """Return how many seconds a rank may go without a heartbeat during an activity.
+
+    `doing`: the activity. Ranks that load their libraries get at least _START_S.
+    """
     return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
@@ -109,9 +116,10 @@ def write_network(
 
 
 def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return each address whose MAC address changed shortly before a rank's last heartbeat, or after this heartbeat.
+    """Return each IP address that got another MAC address at about the time of a rank's last heartbeat, or later.
 
-    The MAC addresses are in the order in which the rank's host saw them. Earlier changes did not stop the job.
+    "At about the time" means at most _RECENT_S before the heartbeat. Earlier changes are left out, because the job
+    survived them. For each IP address, the MAC addresses are in the order in which the rank's host saw them.
     """
     found = []
     for beat in beats:
@@ -123,9 +131,9 @@ def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tup
 
 
 def read_carriers(folder: Path, beats: Sequence[Heartbeat]) -> dict[str, list[dict[str, Any]]]:
-    """Return the devices of each host that lost their carrier shortly before a rank's last heartbeat, or later.
+    """Map each host to its devices that lost their carrier at about the time of a rank's last heartbeat, or later.
 
-    A device has the keys of probes.netlink.CarrierLoss. The result maps the name of each host to its devices.
+    A device is described by the fields "device", "num" and "addresses" of probes.netlink.CarrierLoss.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for beat in beats:

@@ -23,8 +23,8 @@ Schema history (the `schema` key of each header line):
                     `beside` of copies that ran at the same time; `skew_s` in samples;
                     `devices`: what GPUs or CPUs did while a row was timed
 
-A file can be read without any other file. If a launch completes an earlier launch, the later launch appends its own
-header and records to the file. A record belongs to the last header before it. A truncated line (the process was killed,
+A file can be read without any other file. If a later launch continues an interrupted launch, it appends its own header
+and records to the same file. A record belongs to the last header before it. A truncated line (the process was killed,
 the disk was full) is skipped with a warning. Any other line that does not fit the schema (store/line_schema.py) raises
 an error that names the line.
 """
@@ -113,15 +113,15 @@ class Results:
 
 
 class Writer:
-    """Appends a header and records to a results file. When a call returns, its data are on disk."""
+    """Appends a header and records to a results file. When a method returns, the data are on disk."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Open or continue the file and write the header. Raises MeasurementError if that fails."""
+        """Open or continue the file and write the header. Raises MeasurementError if the file cannot be written."""
         self._path = path
         self._write(_headed(header))
 
     def append(self, *records: Record) -> None:
-        """Write records, up to _AT_ONCE per fsync. Raises MeasurementError if the disk is full."""
+        """Write records, with one fsync for every _AT_ONCE records. Raises MeasurementError if the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
             self._write(*map(_fields, records[first : first + _AT_ONCE]))
 
@@ -153,7 +153,8 @@ def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[R
     """Write a new file of imported records. Yield each record after it is written.
 
     The file is not synchronised (fsync). After a power failure, the user can repeat the import. Raises MeasurementError
-    if the file cannot be written. An exception of `records` is passed on.
+    if the file cannot be written. If the iterator `records` raises an exception, this function raises the same
+    exception.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -239,7 +240,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _beside_others(record: Record) -> dict[str, Any]:
-    """Return the data about transfers and products that ran at the same time as the samples."""
+    """Return the fields about what ran at the same time as the samples: aggressors, matrix products or other copies."""
     told: dict[str, Any] = {}
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
@@ -268,7 +269,10 @@ def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Check whether `seconds` is the maximum of `by_rank` over ranks. In this case, `seconds` is not written."""
+    """Check whether each value of `seconds` is the maximum over all ranks in `by_rank`.
+
+    If so, `seconds` is not written, because a reader can compute the maximum.
+    """
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -305,7 +309,7 @@ def read(path: Path) -> Results:
 def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> str:
     """Update a line to the current schema, and return its type. Raises UsageError if the line is invalid.
 
-    `headed`: whether a header is above the line.
+    `headed`: whether the file has a header before this line.
     """
     kind = parsed.pop("type", None)
     if not isinstance(kind, str) or kind not in line_schema.KINDS or not (headed or kind == "header"):
@@ -323,12 +327,12 @@ def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> s
 
 
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
-    """Return the header with the clocks measured after the last row."""
+    """Return the header with its clocks replaced by `clocks`, which were measured after the last row."""
     return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
 def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
-    """Return the header with the state of each host and its GPUs after the last row."""
+    """Return the header with more facts about its nodes: the state of each host and its GPUs after the last row."""
     nodes = {}
     for host, node in header.nodes.items():
         at_end = {"gpus_at_end": gpus.get(host), "after": hosts.get(host)}
@@ -337,7 +341,10 @@ def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for every line that is a JSON object. Any other line adds a warning."""
+    """Yield (line number, object) for every line that is a JSON object.
+
+    Any line that is not a JSON object adds a warning.
+    """
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -358,8 +365,8 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
 def _parsed(line: bytes) -> Any:
     """Return the value of a line of JSON. Raises ValueError, and RecursionError for a value that is nested too deeply.
 
-    orjson reads long lists of samples seven times as fast as json. If orjson rejects a line, json tries it, because
-    only json accepts values such as Infinity.
+    The library orjson reads long lists of samples seven times as fast as json. A line that orjson rejects is read with
+    json, because only json accepts values such as Infinity.
     """
     try:
         return orjson.loads(line)
@@ -385,7 +392,7 @@ def _header(parsed: Mapping[str, Any]) -> Header:
 
 
 def _record(values: dict[str, Any], path: Path, number: int) -> Record:
-    """Return the record of a line that fits the schema. Values that become dataclasses are replaced in `values`.
+    """Return the record of a line that fits the schema. `values`: the content of the line, which this function changes.
 
     Raises UsageError if the record's parts contradict each other.
     """
@@ -429,7 +436,7 @@ def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
 def _samples(plain: Mapping[str, Any]) -> Samples:
     """Return the samples of a record.
 
-    Raises ValueError if lists differ in length, and OverflowError if a number is above 1e308.
+    Raises ValueError if lists that must have equal lengths differ, and OverflowError if a number is above 1e308.
     """
     if plain.keys() <= _OF_MODELLED:  # a run may have tens of thousands of modelled rows, so this case must be fast
         return Samples(plain.get("seconds") or (), calls_per_sample=plain["calls_per_sample"], loop=plain["loop"])

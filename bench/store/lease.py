@@ -5,9 +5,9 @@ controller's guard (controller/guard.py) adds one to the counter every RENEW_S. 
 writes LOST. The first rank of each host reads the file. If the counter stops, this rank ends. The rank measures time
 only with the monotonic clock of its host, so clocks of different hosts are never compared.
 
-The file has a constant length and is overwritten in place. A reader only checks whether the content changed, so it does
-no harm if a reader sees a half-written counter. On NFS, a reader that opens the file sees the content from the writer's
-last close.
+The file has a constant length and is overwritten in place. A reader only checks whether the content has changed. A
+half-written counter therefore does no harm. On NFS, a reader that opens the file sees what the file contained when the
+writer last closed it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class LeaseReader:
 
     The decision depends on the contents of the file that one host reads, and on the times of these reads.
 
-    Times are seconds of the host's monotonic clock. A host may see only a copy of the file that is never renewed. The
-    lease can therefore not be lost before the reader has seen the counter change once. Time without regular reads is
-    ignored, so a hanging file system or a stopped rank does not end a job.
+    Times are seconds of the host's monotonic clock. On some hosts, the file may be a mere copy, which is never renewed.
+    A lease is therefore considered lost only after the reader has seen the counter change at least once. Time without
+    regular reads is ignored, so a hanging file system or a stopped rank does not end a job.
     """
 
     content: str | None = None

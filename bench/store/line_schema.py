@@ -1,10 +1,11 @@
 """Check the lines of a results file. Types, ranges and nesting are checked before any value is used.
 
 A file may be damaged, edited, or written by another program. A shape is a function that checks a value. Most shapes are
-derived from the dataclasses into which the lines are read (core/record.py, core/inventory.py, core/links.py). No
-dataclass lists the keys of a header's mappings, so the tables of this module define their shapes. In these mappings,
-every value may be null, which means unknown. The value of a key without a shape is accepted unless it is nested too
-deeply. Numbers must be finite and not negative unless a table allows other numbers.
+derived from the dataclasses into which the lines are read (core/record.py, core/inventory.py, core/links.py). A header
+also has mappings whose keys are in no dataclass. Tables in this module define the shapes of the values in such
+mappings. In such a mapping, every value may be null, which means unknown. The value of a key without a shape is
+accepted if the value is not nested too deeply. Numbers must be finite and not negative. Tables can allow other numbers
+for a key.
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ def anything(value: Any) -> Misfit | None:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """What remains to check in a mapping whose keys and types of values are known.
+    """The checks that are still needed for a mapping whose keys are valid and whose values have valid types.
 
-    `ranges`: the keys whose values must be in a range, and these ranges.
-    `others`: the keys whose values have other shapes, and these shapes.
+    `ranges`: the keys whose values must be in a range, each with its range.
+    `others`: the other keys whose values must be checked, each with the shape of the value.
     """
 
     ranges: Sequence[tuple[str, float, float]]
@@ -128,7 +129,10 @@ class _Open:
 
     @classmethod
     def of(cls, accepted: Mapping[str, Any], shape_of: Callable[[str], Shape]) -> _Open:
-        """Return what remains to check in mappings with the keys and types of an accepted mapping."""
+        """Return the checks that are still needed for mappings with the same form as `accepted`.
+
+        `accepted`: a mapping that passed the whole check.
+        """
         ranges, others = [], []
         for key, value in accepted.items():
             shape = shape_of(key)
@@ -139,7 +143,7 @@ class _Open:
         return cls(ranges, others)
 
     def accepts(self, value: Mapping[str, Any]) -> bool:
-        """Check the values that must be checked."""
+        """Check whether the values that can still be wrong are valid."""
         for key, least, most in self.ranges:
             if not least <= value[key] <= most:
                 return False
@@ -147,13 +151,15 @@ class _Open:
 
 
 def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
-    """Return a check with the same results as `check` that is faster for mappings like earlier ones.
+    """Return a check with the same results as `check` that is faster if it has already seen a mapping of the same form.
 
-    The lines of a file have few forms. A form is the keys of a mapping and the types of their values. If `check`
-    accepted a mapping, another mapping of this form can be wrong only in its numbers, lists and mappings.
+    The form of a mapping is its keys and the types of their values. The lines of a file have few different forms. After
+    `check` has accepted a mapping, other mappings of the same form can be wrong only in their numbers, lists and
+    mappings.
 
-    `check`: a check for a mapping that depends only on the keys, and on each value by the shape of its key.
-    `shape_of`: the shape of a key.
+    `check`: a check for a mapping. Its result must depend only on the keys, and on whether each value has the shape of
+        its key.
+    `shape_of`: a function that returns the shape of a key.
     """
     forms: dict[tuple[Any, ...], _Open] = {}
 
@@ -173,7 +179,7 @@ def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
 
 
 def nullable(shape: Shape) -> Shape:
-    """Return a check for a value of this shape or null."""
+    """Return a check that accepts null, and any value of this shape."""
     return lambda value: None if value is None else shape(value)
 
 
@@ -412,7 +418,7 @@ _FREE: dict[str, Shape] = {  # a header's mappings, whose annotations do not sta
 def seconds(value: Any) -> Misfit | None:
     """Check that the value is a list of numbers.
 
-    Negative and infinite numbers are accepted. Rows with such times get a flag, and no error.
+    Negative and infinite numbers are accepted. A row with negative or infinite times gets a flag, and no error.
     """
     good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
     return None if good else ("", "list of numbers", value)
@@ -437,7 +443,10 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """Return the error in a line of this type (header, record, clocks, end), or None if all values match."""
+    """Return a text that says what is wrong in a line of this type (header, record, clocks, end).
+
+    None if nothing is wrong.
+    """
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 

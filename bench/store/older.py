@@ -19,7 +19,7 @@ _WAIVED = " was waived: the tool says that it can not run here"
 def update_header(parsed: dict[str, Any]) -> None:
     """Update a header line that is not checked yet.
 
-    Missing values become empty lists or mappings. Remarks about tests that a tool skipped get codes.
+    Missing values become empty lists or mappings. If a remark says that a tool skipped a test, the remark gets a code.
     """
     for name in ("case", "argv", "ranks", "notes", "remarks"):
         parsed[name] = parsed.get(name) or []
@@ -53,7 +53,10 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored failure. If its text says that a tool printed an invalid number, add the code."""
+    """Return a stored failure.
+
+    If the text of the failure says that a tool printed an invalid number, the result has the code for this problem.
+    """
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

@@ -17,7 +17,7 @@ from bench.core.codes import Code, Coded
 
 
 class OwnerCode(Code):
-    """Why a run cannot be continued by this user."""
+    """Reasons why this user must not continue a run."""
 
     OTHER_OWNER = (
         "other-owner",
@@ -31,7 +31,10 @@ class OwnerCode(Code):
 
 
 def distrust(folder: Path) -> Coded | None:
-    """Return why this user must not continue the run in `folder`, or None if only this user can change the run."""
+    """Return why this user must not continue the run in `folder`, or None if the user may continue it.
+
+    A user may continue a run only if no other user can change it.
+    """
     user = os.geteuid()
     for path in _decisive(folder):
         try:

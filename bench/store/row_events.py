@@ -1,7 +1,8 @@
 """Pass events of measured rows from rank 0 to a controller, which shows the rows while the job runs.
 
 Rank 0 appends one short line of JSON for each row to a file next to the heartbeats. The controller could also read the
-results file. However, this would read all samples again, which costs CPU time that the ranks need.
+results file. However, reading the results file would mean reading all samples again, which costs CPU time that the
+ranks need.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _NAME = "rows.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """A row, which is one size in one mode.
+    """A measured row: one size of a pattern in one mode.
 
-    If the row has several groups, the event has the figures of the slowest group.
+    If several groups of ranks ran, the figures are those of the slowest group.
 
     `reason`: why the row has no figures, if it was skipped or failed.
     """
@@ -51,7 +52,10 @@ class RowEventReader:
         self._path, self._offset = folder / _NAME, 0
 
     def new(self) -> list[RowEvent]:
-        """Return the events since the last call. An incomplete line is left for a later call."""
+        """Return the events that were added since the last call.
+
+        If the last line is incomplete, a later call returns it.
+        """
         try:
             if self._path.stat().st_size == self._offset:
                 return []

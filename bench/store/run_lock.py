@@ -1,8 +1,8 @@
 """Lock a run's folder, so that only one controller at a time adds to a run.
 
-The lock is an flock on a file in the folder. The lock ends when its process ends. Some shared file systems have no
-flock, or hide the flock of one host from other hosts. Therefore, the leases of the run's jobs are checked, too. If a
-lease is renewed, another controller uses the folder.
+The lock is an flock on a file in the folder. When the process that holds the lock ends, the lock is released. Some
+shared file systems have no flock, or hide the flock of one host from other hosts. For this reason, the leases of the
+run's jobs are also checked. If the lease of a job is being renewed, another controller uses the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WATCH_S, _POLL_S = 2.5 * lease.RENEW_S, 0.25
 
 
 class RunLockError(Code):
-    """Why a run's folder cannot be used."""
+    """Reasons why a controller cannot use the folder of a run."""
 
     IN_USE = (
         "run-in-use",
@@ -97,7 +97,10 @@ def _holder(file: int) -> dict[str, Any]:
 
 
 def _is_renewed(folder: Path) -> bool:
-    """Check whether a job's lease changes within _WATCH_S. Returns at once if no lease can be in use."""
+    """Check whether the lease of any job changes within _WATCH_S seconds.
+
+    If no lease can be in use, the function returns at once.
+    """
     before = {path: lease.read(path) for path in folder.glob(f".*.heartbeats/{lease.NAME}")}
     before = {path: content for path, content in before.items() if content not in (None, lease.LOST)}
     end = time.monotonic() + _WATCH_S

@@ -120,8 +120,8 @@ def find_own(results: Path, name: str) -> Path:
 
     `latest` is the latest run that this user may continue.
 
-    Raises RefusedError if this user may not continue the named run (see ownership.py). With `latest`, raises
-    RefusedError if this user may not continue any run.
+    Raises RefusedError if this user is not allowed to continue the named run (see ownership.py). For `latest`, raises
+    RefusedError if there is no run that this user is allowed to continue.
     """
     if name != "latest":
         folder = find(results, name)
@@ -140,7 +140,7 @@ def find_own(results: Path, name: str) -> Path:
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Write the plan (plain data). Raises UsageError if that fails."""
+    """Write the plan (plain data). Raises UsageError if the file cannot be written."""
     _write_whole(folder / "plan.json", json.dumps({"schema": PLAN_SCHEMA, **plan}, indent=1) + "\n")
 
 
@@ -159,9 +159,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Store how each job ended: {job: {"exit_code", "seconds", "what", "code", "facts", "rank", "host", "refused"}}.
+    """Store how each job ended. `outcomes`: maps the name of each job to its outcome.
 
-    `what` is null for a job that ended well.
+    An outcome has the keys "exit_code", "seconds", "what", "code", "facts", "rank", "host" and "refused". If a job
+    ended without an error, "what" is null.
     """
     _write_whole(folder / "outcomes.json", json.dumps(outcomes, indent=1) + "\n")
 
@@ -269,8 +270,8 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 def read_links(folder: Path) -> dict[str, Any]:
     """Return the tests of the links between hosts.
 
-    The result is empty if there are no tests, or if the file is broken or of another version. No figure depends on
-    these tests.
+    The result is empty if there are no tests, if the file is broken, or if it is from another version. An empty result
+    does no harm, because no measured figure depends on these tests.
     """
     try:
         found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
@@ -282,7 +283,7 @@ def read_links(folder: Path) -> dict[str, Any]:
 def has_results(path: Path) -> bool:
     """Check whether `path` is a results file or a folder with a results file.
 
-    A `.jsonl` file of another tool has no `type` in its lines.
+    Other tools also write `.jsonl` files, but their lines have no key `type`.
     """
     if path.is_dir():
         return any(map(has_results, path.glob("*.jsonl")))
@@ -382,18 +383,18 @@ def jobs_in(folder: Path) -> tuple[str, ...]:
 
 
 def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
-    """Return ((job, attempt), ...) and the warnings of a run's folder or a results file.
+    """Return the results in a run's folder or a results file, and warnings.
 
-    Later attempts are called job#2, ...
+    Each result is a pair (job, attempt). The second attempt of a job is called job#2, and so on.
     """
     warnings: list[str] = []
     return tuple(attempts_in_turn(path, warnings)), tuple(warnings)
 
 
 def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jsonl.Attempt]]:
-    """Yield the results of `attempts` one by one, because the samples of all files may exceed the memory.
+    """Yield the results that `attempts` returns, but one by one.
 
-    Warnings are added to `warnings`.
+    A caller can then process more results than fit into memory at once. Warnings are added to `warnings`.
     """
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
