@@ -33,7 +33,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the prediction. Raises UsageError for an unknown machine, traces without steps, or a wrong set of ranks."""
+    """Print the prediction.
+
+    Raises UsageError if the machine is unknown, if the traces have no steps, or if the set of traced ranks is wrong.
+    """
     from bench.commands._job_explain import read_job
     from bench.job.elsewhere import RecordedSteps
     from bench.job.elsewhere_page import ElsewherePage

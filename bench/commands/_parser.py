@@ -34,7 +34,8 @@ EXAMPLES = (
 def parser_of(loaded: Collection[str], alone: bool = False) -> argparse.ArgumentParser:
     """Return the parser of all commands. Only commands in `loaded` are imported and have options.
 
-    `alone`: whether the parser knows no other commands. Their parsers take longer than the parsers of `loaded`.
+    `alone`: if True, the parser knows only the commands in `loaded`. Creating the parsers of all other commands takes
+        longer than creating those in `loaded`.
     """
     parser = Parser(
         prog=PROGRAM,

@@ -32,7 +32,7 @@ _MOST_ROWS = 500  # of all jobs together; a run with more rows shows only the ba
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The functions that show a run.
+    """Three functions that print the progress of a run.
 
     `say` prints a line that stays. `tick` replaces the text of the current state. `follow` shows the progress.
     """
@@ -44,7 +44,10 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run: rows and a bar if stderr is a terminal, or else plain lines."""
+    """Yield the functions that print a run's progress.
+
+    A terminal shows rows and a progress bar, any other stderr plain lines.
+    """
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return
@@ -100,8 +103,8 @@ class _Terminal:
 def row_line(row: RowEvent) -> str:
     """Return the line that shows one row.
 
-    The line shows the pattern, size and mode. For a measured row, it also shows the figures. For any other row, it
-    shows the reason why the figures are missing.
+    The line shows the pattern, size and mode. For a measured row, the line also shows the time, the rate and the share
+    of the bound. For a skipped or failed row, the line shows the reason.
     """
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:

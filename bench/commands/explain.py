@@ -161,7 +161,7 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
-    """If the user typed `latest`, return a line with the name of this run. Otherwise, return no line."""
+    """If the user typed `latest`, return a line with the path of the latest run. Otherwise, return no line."""
     path = stored.get("latest")
     if path is None:
         return []
@@ -196,7 +196,8 @@ def _runs(
 ) -> list[tuple[str, ForeignRun]]:
     """Return all runs with the names of their files.
 
-    If the user gives the number of ranks or nodes, the runs get this number.
+    If the user gives a number of nodes, all runs get this number. A given number of ranks applies to runs whose logs do
+    not state their ranks.
     """
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
@@ -211,7 +212,8 @@ def _runs(
 def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
     """Return the similar runs on different hosts, or None if there are too few.
 
-    `plot` is the file to draw the runs to. Raises UsageError if `plot` is given and there are too few runs.
+    `plot`: the path of the figure that shows the runs. Raises UsageError if `plot` is given but there are too few
+    similar runs to draw.
     """
     fleet = fleet_of(read)
     if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
@@ -231,8 +233,9 @@ def _folder(
 ) -> Folder:
     """Judge similar runs.
 
-    Returns the runs, the verdict on all runs, the verdict on each group's median run, and a remedy. If a median run
-    could not be judged because an option is missing, the remedy names this option. Otherwise the remedy is None.
+    Returns the runs, a verdict on all runs, a verdict on each group's median run, and a missing option (or None). If a
+    median run could not be judged because an option is missing, the last value names this option. Otherwise, the last
+    value is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
@@ -259,8 +262,8 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs may be a single document, such as a dump of the ranks' stacks. Such a file is read a second
-    time.
+    A file without runs may contain one document, such as a dump of the stacks of all ranks. Such a file is read a
+    second time.
     """
     hints, events = HintReader(), EventReader()
 
@@ -289,7 +292,7 @@ def _log_pages(
 ) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each run of each log. With each page, yield whether the run is complete and correct.
 
-    If a file without runs contains a topology, the topology is evidence for the runs of all logs.
+    If one file has a topology but no runs, this topology is used as evidence for the runs in all other logs.
     """
     event_logs = [each for each, _ in logs]
     beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
@@ -317,7 +320,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Check whether a file without runs contains a failure or a topology to explain."""
+    """Check whether a file without runs contains a failure or a topology that `explain` can explain."""
     return bool(log.events or hints.topology.found)
 
 

@@ -98,7 +98,7 @@ def entry_lines(name: str, found: Probed) -> list[str]:
 
 
 def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
-    """Return the file's new content, and the entry's lines in it.
+    """Return the new content of the file, and the lines that were added.
 
     Raises UsageError if the name is taken, or if the file's layout does not allow an addition.
     """
@@ -138,7 +138,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
 
 
 def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
-    """Raise UsageError unless the new file has the old content and the new entry."""
+    """Raise UsageError if the new file is not the old content plus the new entry."""
     wanted = yaml_file.read("\n".join(entry).encode(), path).value
     wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:

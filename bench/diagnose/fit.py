@@ -1,7 +1,7 @@
-"""Compute the normal rate of each class of pairs. Also compute how much a slow part reduces the rate of its pairs.
+"""Estimate the normal rate of comparable pairs.
 
-Rates are stored as the natural logarithm of (bandwidth / normal level of the pair's class). For example, -0.105 means
-0.9 of normal.
+Also estimate how much each slow rack, host, NIC or rank slows its pairs. Rates are stored as the natural logarithm of
+(bandwidth / normal level of the pair's class). For example, -0.105 means 0.9 of normal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All parts of one kind, for example all hosts.
+    """The parts of one kind in a measurement, for example all hosts.
 
     A part is called a unit here. Each unit has a label, ranks, and the rows in which it sends ("out") or receives
     ("in").
@@ -85,9 +85,9 @@ class Level:
 
 
 class Groups:
-    """The indices of the rows of each unit.
+    """For each unit, the indices of its rows.
 
-    The indices are in a padded table. A single sort of this table gives the quantiles of all units.
+    All indices are in one padded table. A single sort of this table gives the quantiles of all units.
     """
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
@@ -120,7 +120,10 @@ class Groups:
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """Sort the values of each unit's rows. Return each unit's value at index `rank(number of rows)`."""
+        """Sort the values of each unit's rows.
+
+        Return each unit's value at index `rank(n)`, where n is the number of the unit's rows.
+        """
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -149,9 +152,9 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """The levels and the estimated effects.
+    """The result of a fit: the levels, and the estimated effect of each unit.
 
-    `effects[level][direction]` has the effect of each unit. The effect of a unit that slows no pair is 0.
+    `effects[level][direction]` has one effect for each unit. The effect of a unit that slows no pair is 0.
     """
 
     logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
@@ -182,9 +185,9 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """Return the rows of a unit if the fit found that the unit slows its pairs in this direction.
+        """Return the rows of a unit that slows its pairs in this direction.
 
-        Otherwise return no rows.
+        Return no rows for any other unit.
         """
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
@@ -196,7 +199,7 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """Return a flag for each row: whether the unit at the other end of the pair has no effect at this level."""
+        """For each row, return whether the unit at the other end of the pair is normal at this level (effect 0)."""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
@@ -204,7 +207,7 @@ class Fitted:
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
         """Return how slow a part is, from the given rows.
 
-        Before the comparison, the effects of all other parts are subtracted from the logarithms in the rows.
+        Before the comparison, the effects of all other parts are subtracted from the logarithmic rates.
         """
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
@@ -225,10 +228,10 @@ class Fitted:
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
-        The prior is the sum of three distributions. The effects of normal parts are normally distributed with the
-        standard deviation `spread`. The effects of slow parts are uniformly distributed: one slow part is expected in
-        ten runs, and this probability is divided by the number of tested parts, which corrects for multiple tests.
-        Slighter effects are also uniformly distributed, with a higher probability.
+        The prior is the sum of three distributions. The effects of normal parts have a normal distribution with the
+        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, one part is slow
+        in ten runs. This probability is divided by the number of tested parts, to correct for multiple tests. Smaller
+        effects have another uniform distribution, with a higher probability.
 
         The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
         are estimated from this run.
@@ -286,9 +289,9 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    First, the function computes the median of the senders' upper quartiles. The level is the median of the rates near
-    this value. The median of all pairs would be wrong. For example, if one of three hosts is slow, two thirds of the
-    pairs include this host.
+    First, compute the upper quartile of each sender's rates, and the median of these quartiles. The level is the median
+    of all rates close to that median. The plain median of all pairs would be wrong, because one slow host is part of
+    many pairs. For example, if one of three hosts is slow, this host is part of two thirds of all pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -298,7 +301,10 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Estimate the standard deviation of one row, from rows faster than normal. No slow part affects these rows."""
+    """Estimate the standard deviation of one row from the rows that are faster than normal.
+
+    A slow part does not affect these rows.
+    """
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -311,7 +317,10 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected until the faster pairs of all other units are normal. The slowest units come first."""
+    """Mark units as suspected until every other unit has normal rates in its faster pairs.
+
+    The slowest units come first.
+    """
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()

@@ -25,8 +25,8 @@ _DIRECTIONS = (
 class SlowPart(OptionalPartsCode):
     """What is slow.
 
-    A message has the fact `sends` or `receives` for each direction that is slow. For a link, these facts are named
-    `forward` and `backward`.
+    A message has the fact `sends` if the part is slow as a sender, and the fact `receives` if it is slow as a receiver.
+    For a link, these facts are named `forward` and `backward`.
     """
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
@@ -50,7 +50,7 @@ class SlowPart(OptionalPartsCode):
 
 
 class DiagnosisNote(OptionalPartsCode):
-    """Notes that the reader of a diagnosis must know."""
+    """Notes for the reader of a diagnosis."""
 
     CONTENTION = (
         "contention",
@@ -104,7 +104,7 @@ class FleetConclusion(OptionalPartsCode):
 
 
 class FleetNote(OptionalPartsCode):
-    """Notes that the reader of the page about a folder must know."""
+    """Notes for the reader of the page about a folder of similar runs."""
 
     CLUSTERS = (
         "clusters",

@@ -167,7 +167,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _case(case: Diagnosed) -> dict[str, Any]:
-    """Return the measured case that a verdict is based on, as plain values."""
+    """Return the measured case of a verdict as plain values, without the verdict and the jobs."""
     plain = asdict(case)
     del plain["verdict"], plain["jobs"]
     return plain

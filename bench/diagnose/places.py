@@ -15,7 +15,7 @@ _LEAST_ROWS = 12  # a class needs at least this many rows
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The host and the NIC of each rank (None for an unknown NIC), and the rack of each host if known."""
+    """The host and the NIC of each rank, and the rack of each host. A NIC is None if it is unknown."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]
@@ -56,7 +56,10 @@ def nic_name(host: str, nic: str | None) -> str:
 
 
 def index(labels: Sequence[Any]) -> Array:
-    """Assign a number to each label, counted from 0 in order of appearance. Equal labels get equal numbers."""
+    """Give each label a number. New labels are numbered from 0 in the order in which they appear.
+
+    Equal labels get equal numbers.
+    """
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
@@ -64,9 +67,9 @@ def index(labels: Sequence[Any]) -> Array:
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
     """Return the class of each row.
 
-    Rows of one class should be equally fast. Pairs inside a rack are one class, and pairs across racks are another
-    class. With more than two hosts, each class is divided by rail. A class with few rows becomes part of the largest
-    class.
+    Two rows have the same class if their pairs should be equally fast. Pairs inside a rack are one class, and pairs
+    across racks are another class. With more than two hosts, each rail has its own class, and pairs across rails have
+    another class. A class with few rows becomes part of the largest class.
     """
     hosts = places.hosts
     if inside:

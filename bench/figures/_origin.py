@@ -14,7 +14,7 @@ from bench.results.headline import NamedRun, machine_words
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """The machine, cluster, run and date of a figure, and whether the machine was busy.
+    """The origin of a figure: machine, cluster, run and date, and whether the machine was busy.
 
     Each fact is a text, and empty texts are not shown.
     """
@@ -67,7 +67,7 @@ def dates(started: Iterable[str]) -> str:
 
 
 def kind_of(rows: Iterable[Summary]) -> str:
-    """Return the first word of an origin: whether rows are measured, modelled or imported."""
+    """Return the first words of an origin: MEASURED, MODELLED or IMPORTED."""
     kinds = {
         "IMPORTED from other tools' logs" if row.imported else "MODELLED, not measured" if row.modelled else "MEASURED"
         for row in rows

@@ -60,7 +60,7 @@ _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise loo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The colour, marker and dashes of one series. A series has the same look in every panel."""
+    """How one series is drawn: its colour, marker and dashes. A series is drawn in the same way in every panel."""
 
     label: str
     colour: str
@@ -73,7 +73,7 @@ class Look:
 
 
 def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
-    """Return the looks of series by label.
+    """Return how each series is drawn, by the label of the series.
 
     `series`: the transport of each label.
 
@@ -93,7 +93,10 @@ def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
 
 
 def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of the instance types of one figure, by name. No two of them have the same marker."""
+    """Return how each instance type of a figure is drawn, by the name of the type.
+
+    Each instance type has its own marker.
+    """
     return {name: Look(name, *look) for name, look in colours.of_machines(names).items()}
 
 
@@ -152,7 +155,7 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the first words of the origin, such as MEASURED. `sign` adds the other words.
+    `kind`: the first words below the title, such as MEASURED. `sign` adds the rest of the origin.
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
@@ -221,7 +224,7 @@ def _width_in(text: str) -> float:
 def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title.
 
-    If the text is too long, the longest facts are left out, and the text says how many facts are missing.
+    If the text is too long, the longest facts are left out. The text then ends with the number of missing facts.
     """
     for text in figure.texts:
         if text.get_gid() == "origin":
@@ -235,9 +238,9 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
 
 
 def _origin_lines(parts: Sequence[str]) -> list[str]:
-    """Return the lines of an origin. A line is broken only between parts, unless a part is longer than a line.
+    """Return the lines of an origin, in which ` | ` separates the parts.
 
-    Bars separate the parts of a line. No line begins or ends with a bar.
+    A part is divided only if it is longer than a line. No line begins or ends with a bar.
     """
     lines: list[str] = []
     for part in parts:
@@ -358,7 +361,7 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def log_limits(values: Iterable[float]) -> tuple[float, float]:
-    """Return the limits of a logarithmic axis of these values.
+    """Return the limits of a logarithmic axis that shows these values.
 
     The axis is a little wider than the values and spans at least a factor of 10.
     """
@@ -400,7 +403,7 @@ def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return a text as one line that matplotlib shows literally.
+    """Return the text in one line, written so that matplotlib shows every character as it is.
 
     Hidden characters are replaced by visible escapes. Two or more `$` are escaped, because matplotlib reads `$...$` as
     a formula.

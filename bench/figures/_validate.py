@@ -1,6 +1,6 @@
 """Draw the errors of predictions by class.
 
-Each system is predicted without its own rows. Each row is drawn as a point.
+The prediction of a system does not use the measurements of this system. Each row is drawn as a point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS = {
 
 
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
-    """Draw the ratio of predicted to measured time.
+    """Draw the ratio of predicted time to measured time.
 
     The left panel shows all rows by size. The right panel shows rows of large sizes by class.
     """

@@ -1,4 +1,4 @@
-"""Draw the rates of reading a data set: a line of points for each format and way of reading, the fastest first."""
+"""Draw the rates of reading a data set: a row of points for each file format and reading method, the fastest first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `feed`, with a panel for each state of the cache. All panels have the same axis of rates."""
+    """Return one figure, `feed`, with a panel for each state of the cache. All panels share one axis of rates."""
     if not document.feeds:
         return []
     fastest = feed_words.fastest_first(document)

@@ -1,4 +1,4 @@
-"""Collect the input of a gate: a run's document, records, plan and outcomes, and the networks that its logs name."""
+"""Collect what a gate needs to judge a run: the document, records, plan, outcomes, and networks that its logs name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """Return None, which means that no published figure is known for the row."""
+    """Return None: without a source of published figures, no figure is known for any row."""
     return None
 
 
@@ -45,17 +45,17 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: the attempts from which `document` was derived, as (name, header, records). The name is `job` or
+    `attempts`: for each attempt in `document`, its name, header and records. The name is `job` or
     `job#2`.
-    `warnings`: messages about parts of the run's files that could not be read.
-    `networks`: the networks that each job's log names.
-    `inconsistent`: faults about rows that contradict their headers.
-    `baseline`: the run to compare with. If it is None, `no_baseline` says why.
-    `now`: the current time, from which the ages of figures follow.
+    `warnings`: messages about damaged parts of the run's files.
+    `networks`: for each job, the networks that its log names.
+    `inconsistent`: faults of rows that contradict the header of their job.
+    `baseline`: the run to compare with. If `baseline` is None, `no_baseline` says why.
+    `now`: the current time, from which the age of the run is computed.
     `published`: a function that looks up published figures.
 
-    Records do not keep their sample times, because the times of a whole run may exceed the memory. The only exception
-    is the first time of the warm-up.
+    The records have no sample times, because the times of a whole run may not fit into memory. Only the first time of
+    the warm-up is kept.
     """
 
     name: str
@@ -76,7 +76,7 @@ class GateInput:
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
-        """Return the case, the world and the last header of every job that was planned or has results."""
+        """Return the case, the world and the last header of each job. Include planned jobs and jobs with results."""
         found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
         for name, job in self.planned().items():
             world = job.get("world")  # an imported job has no world
@@ -98,7 +98,7 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """Return the networks that NCCL reported to the `nccl` transport, with the names that rules use.
+    """Return the networks that NCCL used for the `nccl` transport, by the names that rules files use.
 
     NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters shows which network was used.
     """
@@ -137,7 +137,7 @@ def world_of(header: Header) -> World | None:
 
 
 def groups_of(header: Header) -> Sequence[Any]:
-    """Return the rounds of groups of a job. The result is empty if the groups are unknown."""
+    """Return the rounds of a job, in which its groups measure. The result is empty if the groups are unknown."""
     case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.is_ladder:
         return ()
@@ -168,7 +168,10 @@ def hosts(header: Header) -> tuple[str, ...]:
 
 
 def gpu_names(header: Header) -> list[str]:
-    """Return the GPU names that the nodes' drivers print. For an imported log, add the GPU names in the log."""
+    """Return the names of the GPUs, as the drivers of the nodes report them.
+
+    For an imported job, also return the GPU names in its log.
+    """
     names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
     if header.imported:
         names += header.facts.get("gpus", "").split(", ")
@@ -176,7 +179,7 @@ def gpu_names(header: Header) -> list[str]:
 
 
 class RowHosts:
-    """Finds the hosts of rows. The groups of each job are computed once, because a job may have thousands of rows."""
+    """Finds the hosts of rows. Finds the hosts of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
         """Prepare the hosts of each job.
