@@ -22,7 +22,8 @@ from bench.results.headline import NamedRun
 class Drawing:
     """What to draw, and where.
 
-    The figures show these names.
+    `run`: the names of the run, which are shown in the figures.
+    `formats`: png, svg or pdf.
     """
 
     document: Document

@@ -38,9 +38,8 @@ class MapFacts:
 def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_worst: bool) -> MapFacts:
     """Return the median, best and worst value of a grid [source, destination]. Unknown cells are NaN.
 
-    `usual`: for each cell, the median over all pairs of the same kind (within a node or between nodes). The value is
-        None if
-    the map compares all pairs with each other.
+    `usual`: for each cell, the median over all pairs of the same kind (within a node or between nodes). `usual` is None
+        if the map uses one median for all pairs.
     `order`: the rank of each row and column of the map. If the grid is smaller than `order`, each cell covers several
         ranks.
     """

@@ -326,8 +326,8 @@ def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: whether to write the value into the upper left corner of a cell, because the lower right corner has
-    another mark.
+    `corner`: for each cell, whether to write the value into the upper left corner. The lower right corner of such a
+    cell has another mark.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

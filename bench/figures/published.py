@@ -96,8 +96,10 @@ def _worlds(document: Document) -> dict[_World, tuple[list[Summary], list[Refere
 
 
 def _is_comparable(row: Summary) -> bool:
-    """Check whether a row is measured, is a collective of a GPU library, and covers a whole world with a known number
-    of ranks.
+    """Check whether a row can be compared with published results.
+
+    The row must be measured, must be a collective of a GPU library, and must cover a whole world with a known number of
+    ranks.
     """
     of_gpus = log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates
     measured = bool(row.busbw_bytes_per_s) and not row.modelled

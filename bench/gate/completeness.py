@@ -55,9 +55,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """Yield a fault for each pattern, named size and requested row that a demand needs but for which the run has no
-    row.
-    """
+    """Yield a fault for each pattern, named size or requested row that a demand needs but that the run lacks."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})
@@ -94,9 +92,8 @@ def _absent_of_log(
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
     """Yield a fault for each missing row that was requested, even if no rule selects the row.
 
-    `known`: the faults that were found so far. This function yields no second fault for a failed job or a missing row
-        that is
-    already in `known`.
+    `known`: the faults that were found so far. If a failed job or a missing row is already in `known`, no second fault
+        is reported for the same job or row.
     """
     explained = set()
     reported: set[_Place] = set()

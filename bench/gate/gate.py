@@ -61,9 +61,7 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """All faults: first the faults of the whole run, then those of the demands, then those of the publication
-        rules.
-        """
+        """All faults: first those of the whole run, then those of the demands, then those of the publication rules."""
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)

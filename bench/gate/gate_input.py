@@ -182,9 +182,9 @@ class RowHosts:
     """Finds the hosts of rows. Finds the hosts of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
-        """Prepare the hosts of each job.
+        """Store the hosts of each job.
 
-        `headers`: the header of each job by its name.
+        `headers`: the headers of the jobs, by job name.
         """
         self._headers = headers
         self._hosts = {job: hosts(header) for job, header in headers.items()}
@@ -200,9 +200,9 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """Return the hosts of a group, such as the group of a failed row.
+        """Return the hosts of a group, given only the group's name, for example for a failed row.
 
-        If the job chose its pairs while it measured, the name of the pair states the ranks.
+        If a job chose its pairs while it measured, the name of a pair states its two ranks.
         """
         header = self._headers.get(job)
         if header is None or group == "world":
@@ -216,7 +216,7 @@ class RowHosts:
         return self._of_ranks(job, pair[0][:2] if pair else ())
 
     def of_job(self, job: str) -> tuple[str, ...]:
-        """Return all hosts of an attempt, or of all attempts of a planned job.
+        """Return all hosts of a job. The job is one attempt, or a planned job with all its attempts.
 
         The result is empty if the job has no header.
         """
@@ -247,7 +247,7 @@ def networks_in(log: Iterable[str]) -> frozenset[str]:
 
 
 def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Map each planned job to the rows of all its attempts. The rows of one attempt are together."""
+    """Map each planned job to the rows of all its attempts. Rows of the same attempt follow each other."""
     of_attempt: dict[str, list[Summary]] = {}
     for row in rows:
         of_attempt.setdefault(row.job, []).append(row)
@@ -258,5 +258,5 @@ def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def pair_rows(rows: Iterable[Summary]) -> Iterator[Summary]:
-    """Return an iterator over the measured rows of pairs."""
+    """Return the rows of pairs that were measured, not modelled."""
     return (row for row in rows if row.src is not None and not row.modelled)

@@ -19,7 +19,7 @@ from bench.hardware.catalogue import instance, instances
 
 
 class _HostGpus(NamedTuple):
-    """The GPUs of a host in one job.
+    """How many GPUs a host has, and how many of them a job used.
 
     `shown`: the number of GPUs that the driver reports, or None if the driver reports no GPUs.
     `used`: the largest number of GPUs that any job measured on the host.
@@ -39,8 +39,8 @@ class _HostGpus(NamedTuple):
     def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
         """Choose one of three codes.
 
-        Return `confined` if the driver shows each rank only its own GPU, `unreported` if the driver reports no GPUs,
-        else `shown`.
+        Return `confined` if the driver shows each rank only its own GPU. Return `unreported` if the driver reports no
+        GPUs. Return `shown` in all other cases.
         """
         if self.confined:
             return confined
@@ -99,9 +99,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the function uses
-    the largest number of GPUs that a job measured. The node fails only if the driver shows all GPUs of the host
-    (`_HostGpus.certain`).
+    A smaller number is no fault if bench.yaml states it, for example for a container. If the driver reports no GPUs,
+    the number of GPUs that jobs used is compared instead. The host fails only if its driver shows all GPUs
+    (`_HostGpus.certain`). Otherwise, the host cannot be judged.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -119,7 +119,8 @@ def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> It
 def _unexpected(run: GateInput, expected: int, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each number of GPUs that differs from the expected number.
 
-    The numbers come from bench.yaml, from a node's driver, and from what was measured.
+    Three numbers are checked: the number in bench.yaml, the number that each driver reports, and the number that the
+    jobs used.
     """
     stated = _stated(run)
     if stated is None:

@@ -48,7 +48,7 @@ def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Gate
 
 
 class _JobCase:
-    """What a job's header says about its rows: the case, the pattern, and the ranks of each group."""
+    """What the header of a job determines for its rows: the case, the pattern, and the ranks of each group."""
 
     def __init__(self, header: Header) -> None:
         self.case = None if header.imported else own_case(header.case)
@@ -123,7 +123,7 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """Recompute the bus factor and the bytes that must leave a rank or a node, and compare them with the row.
+    """Recompute a row's bus factor, and the bytes that must leave a rank or a node. Compare these values with the row.
 
     Modelled rows are not checked, because they have no hosts.
     """

@@ -108,7 +108,7 @@ def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: i
 
 
 def _clean(text: str) -> str:
-    """Replace each control character and surrogate, which XML 1.0 forbids, by a visible mark."""
+    """Replace characters that XML 1.0 forbids (control characters and surrogates) by a visible mark."""
     return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

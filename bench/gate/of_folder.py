@@ -71,7 +71,10 @@ def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Print `linkbench report RUN --certificate [RULES]`. The exit code is 0 only if the run passed."""
+    """Print the certificate of a run (command `linkbench report RUN --certificate [RULES]`).
+
+    The exit code is 0 only if the run passed.
+    """
     if args.format not in ("table", "markdown"):
         raise UsageError(f"a certificate is a page of Markdown: remove --format {args.format}")
     path = collect.find(args.run, args.results)
@@ -121,7 +124,10 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     warnings: list[str] = []
 
     def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
-        """Yield each attempt, and then drop its sample times, because the times of all attempts may fill the memory."""
+        """Yield the attempts one by one, and drop the sample times of each attempt.
+
+        Otherwise, they may fill the memory.
+        """
         for job, attempt in runs.attempts_in_turn(path, warnings):
             yield job, attempt
             if rules.rules:
@@ -169,7 +175,7 @@ def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
 
 
 def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
-    """Return the run with the document of its baseline, or with the reason why it has no baseline."""
+    """Return the run together with its baseline. If the baseline cannot be used, return the run with the reason."""
     try:
         base = collect.find(name, results)
         if base.resolve() == path.resolve():

@@ -1,4 +1,4 @@
-"""Define the rules of a publication: a name for rules files, a title, and what is true if a run follows the rule."""
+"""Define the publication rules: for each rule, its name in rules files, its title, and the statement that it checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PublicationRule(Code):
 
     `value`: the name of the rule in a rules file.
     `template`: the title of the rule.
-    `held`: a statement that is true if a run follows the rule.
+    `held`: a sentence about the run that is true if the run follows the rule.
     `not_judged`: the reason why the rule cannot judge rows from another tool's log. The text is empty if the rule can
     judge such rows.
     """
@@ -23,9 +23,10 @@ class PublicationRule(Code):
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Create a member that also stores two texts.
+        """Create a member of the enum. `held` and `not_judged` are stored as attributes.
 
-        `held` says what is true for a run that follows the rule. `not_judged` says why imported rows are not judged.
+        `held`: a sentence about the run that is true if the run follows the rule. `not_judged`: the reason why the rule
+        cannot judge imported rows.
         """
         member = str.__new__(cls, value)
         member._value_ = value

@@ -47,9 +47,9 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row's figure and the limit of a demand.
+    """The figure of a row, and the limit that a demand sets.
 
-    The figure and the limit have the unit of the demand: bytes per second, seconds, or a fraction.
+    Both values are in the unit of the demand: bytes per second, seconds, or a fraction.
     """
 
     row: Summary
@@ -59,7 +59,7 @@ class Figure:
 
 
 def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
-    """Return the keys of imported out-of-place rows whose data were checked and correct."""
+    """Return a key for each imported out-of-place row whose data were checked and correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
@@ -68,7 +68,7 @@ def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
 
 
 def _twin(header: Header, row: Summary) -> Twin:
-    """Return a key that an imported in-place row shares with the out-of-place row of the same operation."""
+    """Return the key of an imported row. The in-place and the out-of-place row of one operation have the same key."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -76,10 +76,12 @@ def _twin(header: Header, row: Summary) -> Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Yield the reasons why a row cannot be judged. Reasons that only follow from the first reason are left out.
+    """Yield the reasons why a row cannot be judged.
 
-    `checked`: the keys of imported out-of-place rows with correct data. The in-place row of the same operation needs no
-    check, because some tools cannot check data in place and print N/A.
+    If a first reason already explains other reasons, the other reasons are left out.
+
+    `checked`: the keys of imported out-of-place rows with correct data. If the out-of-place row of an operation is
+    correct, its in-place row may be unchecked, because some tools cannot check data in place.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -135,7 +137,10 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """Return the figure that a demand is about. If another tool reports only a mean, the mean is used as the time."""
+    """Return the figure of a row that a demand limits, such as its busbw or its time.
+
+    If another tool reports only a mean time, the mean is used.
+    """
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s
@@ -160,7 +165,8 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     """Yield faults about the row's samples, such as too few samples.
 
-    Imported and modelled rows have no samples and no such faults. The rule decides whether to accept these rows.
+    Imported and modelled rows have no samples, so they have no such faults. The rule itself decides whether such rows
+    are accepted.
     """
     if is_imported(row) or row.modelled:
         return
@@ -200,7 +206,10 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """Return the bound or published figure that is 100 % for a demand such as `80% of bound`; None if unknown."""
+    """Return the quantity of which a demand such as `80% of bound` demands a share: the bound or a published figure.
+
+    Return None if the quantity is unknown.
+    """
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
@@ -223,8 +232,8 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared only with each other. An imported log has only one group. Its figure is therefore
-    compared with the figures in other logs of similar jobs.
+    Pairs inside a node are compared only with each other. An imported log has only one group, the whole world. The
+    figure of an imported log is therefore compared with the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:

@@ -76,8 +76,8 @@ def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **foun
 class _Sizes:
     """Sizes in bytes.
 
-    `exact`: sizes that must each have a row. `spans`: ranges of sizes, from the first to the last. `text`: the sizes as
-    typed.
+    `exact`: message sizes that must each have a row. `spans`: ranges of sizes, from the first to the last. `text`: the
+    sizes as typed.
     """
 
     exact: tuple[int, ...]
@@ -108,7 +108,7 @@ def _rule(**found: Any) -> GateRule:
 
 
 def _name(found: Mapping[str, Any], sizes: str) -> str:
-    """Return a name, made of the rule's selectors, for a rule that has no name."""
+    """Make a name from the selectors of a rule that has no name."""
     parts = [", ".join(found["patterns"])]
     parts += [", ".join(map(str, found[key])) for key in ("transports", *_NAMING) if key in found]
     parts += [f"{found[key][0]} {key}" for key in ("nodes", "ranks") if key in found]

@@ -114,9 +114,9 @@ def _document(stored: Mapping[str, Any]) -> Document:
 
 
 def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
-    """Return the rows of a job by columns.
+    """Return the rows of a job as columns.
 
-    `same` has the values that all rows share. Other columns are lists or packed.
+    `same`: the values that all rows share. Every other column is a list, or is packed.
     """
     same: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -154,7 +154,10 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
 
 
 def _with_floor_kind(row: Summary) -> Summary:
-    """Return the row with the kind of its floor. Older pages have only the floor's name."""
+    """Return the row with a value for `floor_kind`.
+
+    Older pages have only the name of the floor, from which the kind follows.
+    """
     if row.floor_s is None or row.floor_kind is not None:
         return row
     measured = str(row.floor_name).startswith(_OLD_REFERENCE)
@@ -162,14 +165,14 @@ def _with_floor_kind(row: Summary) -> Summary:
 
 
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
-    """Return a column of many rows in few bytes.
+    """Return a column in a form that needs few bytes even for many rows.
 
-    The packed forms are:
-    `pair`: nothing is stored, because src and dst determine the group.
-    `over`: only a constant is stored. A row's value is the constant divided by the row's median.
+    There are several packed forms:
+    `pair`: no values are stored, because src and dst determine the group.
+    `over`: one constant is stored. The value of a row is this constant divided by the row's median.
     `whole`: whole numbers.
-    `steps`: logarithms in steps of 0.1 %.
-    `kinds`: the distinct values, and for each row the number of its value.
+    `steps`: logarithms of the values, in steps of 0.1 %.
+    `kinds`: the distinct values, and for each row the position of its value in this list.
     """
     if name == "group" and all(value == f"{row.src}-{row.dst}" for value, row in zip(values, rows, strict=True)):
         return {"by": "pair"}

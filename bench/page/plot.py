@@ -49,7 +49,7 @@ class PlotPoint:
 class PlotCurve:
     """A curve.
 
-    `number` is the number of this curve among the curves of the same colour. This number determines the dashes.
+    `number`: the number of this curve among the curves of the same colour. The number determines the dashes.
     """
 
     label: str
@@ -91,7 +91,10 @@ class Picture:
 
 
 def draw(picture: Picture, name: str) -> Markup:
-    """Return the picture as SVG, with a title and a description. `name`: its id, which must be unique in a page."""
+    """Return the picture as SVG, with a title and a description.
+
+    `name`: the id of the picture, which must be unique in a page.
+    """
     x, y = _scales(picture)
     parts = [
         element("title", picture.title, id=f"{name}-title"),
@@ -147,7 +150,7 @@ def _swatch(*children: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """A logarithmic axis: values from `low` to `high` on the pixels from `start` to `end`."""
+    """A logarithmic axis. It maps the values from `low` to `high` to the pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -211,7 +214,8 @@ def _y_ticks(scale: _Scale) -> list[float]:
 def _spread(values: Sequence[float]) -> list[float]:
     """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
 
-    The largest value is always included. The smallest value is included unless all values are close together.
+    The largest value is always among them. The smallest value is also among them, except if all values are close
+    together.
     """
     if not values:
         return []
@@ -241,9 +245,9 @@ def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
 
 
 def _band(curve: PlotCurve, x: _Scale, y: _Scale) -> list[Markup]:
-    """Return the band of the intervals that are expected on a real machine.
+    """Return a band that shows what a real machine is expected to reach.
 
-    The result is empty if no point has such an interval.
+    Return an empty list if no point has an expected interval.
     """
     known = [(x.at(point.x), point.expected) for point in curve.points if point.expected]
     if not known:
@@ -273,7 +277,10 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve | PlotLine) -> str:
-    """Return the colour of a curve or line. Black means the colour of text. On dark pages, this colour is white."""
+    """Return the colour of a curve or line. Black curves have the colour of the text.
+
+    On dark pages, the text is white.
+    """
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

@@ -49,7 +49,7 @@ def _hosts(document: Document) -> list[str]:
 
 @dataclass
 class _Names:
-    """The replaced names and their replacements."""
+    """Which names were replaced, and by what."""
 
     hosts: list[str]
     cluster: str = ""

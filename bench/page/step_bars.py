@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.001  # as a share of the longest bar; the legend omits a part t
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """The bar of one rank: the seconds of its step and of each part, and whether other ranks wait for this rank."""
+    """The bar of one rank: the time of its step, the time of each part, and whether other ranks wait for this rank."""
 
     rank: int
     step_s: float
@@ -77,7 +77,7 @@ def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
 
 
 def _legend(bars: Sequence[StepBar]) -> Markup:
-    """Return the legend of the parts that can be seen. A tooltip names the parts that are too small to be seen."""
+    """Return the legend of the parts that are large enough to be seen. A tooltip names the other parts."""
     items = []
     least_s = _LEAST_SHARE * max(one.step_s for one in bars)
     for part in StepPart:

@@ -1,15 +1,15 @@
 """Compute the offset and the drift of each host's clock relative to the reference clock, with error bounds.
 
-An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips give limits for the
-offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads s0 on its clock and sends a message. The client
-reads t on its clock and answers. The reference receives the answer and reads s1. Therefore,
-`t - s1 <= offset <= t - s0`.
+An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips of messages limit the
+offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads its clock (s0) and sends a message. The client
+reads its clock (t) and answers. When the answer arrives, the reference reads its clock again (s1). Therefore, `t - s1
+<= offset <= t - s0`.
 
-The readings do not show how the time is divided between the message and the answer. If one direction always takes
-longer, the offset is wrong, and more messages do not help. The error bound, half of the shortest round trip, covers
-this case.
+The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
+than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip,
+so it covers this case.
 
-This module only computes. rank/clocks.py reads the clocks and converts the readings to seconds.
+This module only computes. The module rank/clocks.py reads the clocks and converts the readings to seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOOD_ENOUGH = 1.10
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings of clocks during one round trip.
+    """The three clock readings of one round trip.
 
     The reference reads its clock when it sends the message, and again when the answer arrives. The client reads its
     clock when the message arrives.
@@ -48,9 +48,9 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus the reference clock's reading, at the reference's time `at_s`.
+    """The offset of a clock at one time: the clock's reading minus the reference clock's reading.
 
-    The error is at most `bound_s`.
+    `at_s`: the time on the reference clock. `bound_s`: the largest possible error of the offset.
     """
 
     at_s: float
@@ -77,11 +77,11 @@ class Clock:
 
     A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
 
-    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
-    error bound grows with the distance from the measurements. If the drift is not constant, a measured offset may
-    differ from the fitted line by more than the bound of this offset. The excess is then added to the error bound. For
-    times before the first or after the last measurement, WANDER is added for each second. A clock without offsets is
-    the reference clock itself.
+    A fitted value is a weighted sum of the measured offsets. Its error is therefore at most the sum of |weight| x
+    bound. This error bound grows with the distance from the measurements. If the drift is not constant, a measured
+    offset may be further from the fitted line than the bound of this offset. The excess is then added to the error
+    bound. Before the first and after the last measurement, the error bound grows by WANDER per second, or by MAX_DRIFT
+    if the drift is unknown. The reference clock is a Clock without offsets.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -161,10 +161,10 @@ class _Fit:
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
     """Return a clock's offset at the middle of the shortest round trip of a burst.
 
-    Each round trip allows a range of offsets. The offset is the middle of the range that all round trips allow, and the
-    largest error is half of this range. The clock may have drifted between two round trips. The largest possible drift
-    therefore widens the ranges of the other round trips. The error bounds of the clock that sent the burst (`parent`)
-    also widen the ranges.
+    Each round trip allows a range of offsets. The result is the middle of the range that all round trips allow. Its
+    largest error is half the width of this range. The clock may have drifted between two round trips. The ranges of the
+    other round trips are therefore widened by the largest possible drift. They are also widened by the error bounds of
+    `parent`, the clock that sent the burst.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
@@ -187,8 +187,8 @@ def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return the rounds of comparisons that relate clocks 0 .. num-1 to clock 0, as (reference, client) pairs.
 
     The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
-    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k, the offsets of the first 2^k clocks are known. In the
-    next round, each of these clocks is the reference for one more clock.
+    the algorithm HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After k rounds, the offsets of the first 2^k clocks are
+    known. In the next round, each of these clocks is the reference for one more clock.
     """
     rounds, known = [], 1
     while known < num:

@@ -1,4 +1,4 @@
-"""Report the comparison of two runs: a conclusion, a line for each row, and other differences between the runs."""
+"""Report the comparison of two runs: a conclusion, one line for each row, and other differences between the runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VERDICTS = (
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The names of the two runs, and a command that measures both runs with enough launches for verdicts."""
+    """The names of two compared runs, and the command that measures enough launches of both."""
 
     base: str
     new: str
@@ -80,7 +80,7 @@ class CompareReport(Report):
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yield one line for each row. Each factor has a column.
 
-        In a cell with several launches or jobs, blanks separate the values.
+        If a cell has the values of several launches or jobs, blanks separate the values.
         """
         for row in self.comparison.rows:
             line = _plain_row(row)
@@ -95,7 +95,7 @@ class CompareReport(Report):
 
     @cached_property
     def _varied(self) -> list[str]:
-        """The factors that differ between BASE and NEW, or between otherwise equal rows.
+        """The factors that differ between BASE and NEW, or between rows that are otherwise equal.
 
         Otherwise equal rows have the same pattern, mode, size and transport.
         """
@@ -161,7 +161,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return notes on rows without a verdict or ratio, on rows of only one run, and on how many launches are needed."""
+    """Return notes on rows without verdict, rows without ratio, unmatched rows, and how many launches are needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -239,7 +239,10 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines that name the rows of only one run. If two modes have the same sizes, one line names both modes."""
+    """Return lines that name the rows that only one of the two runs has.
+
+    If a row is missing in two modes at the same sizes, one line names both modes.
+    """
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -256,9 +259,9 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return the smallest change of all rows together, and of a single row, that the comparison can detect.
+    """Return how large a change must be so that the comparison detects it, for all rows together and for a single row.
 
-    The result depends on the number of launches.
+    Both values depend on the number of launches.
     """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
@@ -365,9 +368,9 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the text of the reason under the key `name`.
+    """Return the reason as plain data. The key `name` has its text.
 
-    Separate keys have the code and the facts of the reason.
+    The keys `<name>_code` and `<name>_facts` have its code and its facts.
     """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}

@@ -1,7 +1,7 @@
 """Data derived from records: summaries of rows, and results that combine several rows, for reports and figures.
 
 Rates are in bytes per second and times in seconds. An unknown value is None, never -1, 0.0 or infinity. Files do not
-store this data. Results that compare rows are in compared_rows.py, and those of training in training_rows.py.
+store this data. Results that compare rows are in compared_rows.py, and results of training are in training_rows.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row over all launches of its run. A ratio of 0.02 means 2 %.
+    """One row, summarised over all launches of its run. A ratio of 0.02 means 2 %.
 
     The job (without its launch), the mode, the size and the group identify a row.
 
@@ -168,7 +168,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The model of one curve (job, mode, group).
+    """The model that was fitted to one curve (job, mode, group).
 
     `fits`: whether all residuals are below the limit. If False, do not quote the latency and bandwidth of the model.
     """
@@ -190,10 +190,10 @@ class Fit:
 class Conflict:
     """Two measured rows that contradict each other by more than noise explains.
 
-    `ratio`: the measured time of the first row / the largest time that the other row allows.
+    `ratio`: by which factor the first row is too slow (its measured time / the largest time that the other row allows).
     `rule`: the rule that the two rows break, such as `pipelined <= isolated`.
-    `code`, `facts`: the reason (ConflictCode).
-    `sentence`: the reason in words.
+    `code`, `facts`: which rule is broken, with the facts of the message (ConflictCode).
+    `sentence`: the contradiction in words.
     """
 
     rule: str
@@ -207,7 +207,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """One rank compared with the other ranks that did the same work at the same time.
+    """One rank compared with other ranks that did the same work at the same time.
 
     `unit`: the unit of rates, which is "FLOP/s" or, for busbw, "B/s".
     `gpu`: the GPU's index on the host, or None for host memory.
@@ -240,10 +240,10 @@ DOCUMENT_SCHEMA = "bench.document/1"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything that reports and figures show of a run.
+    """All data of a run that reports and figures show.
 
-    A document has the headers by job, the summaries of rows, results that combine several rows, and the rows that were
-    not measured.
+    These are the headers of the jobs, the summaries of the rows, results that combine several rows, and the rows that
+    were not measured.
 
     `unplanned`: the parts that the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
     `skipped`, `failures`: plain rows, with keys such as "job", "pattern", "transport", "mode", "requested_bytes" and

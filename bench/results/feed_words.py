@@ -1,4 +1,4 @@
-"""Name the rows and limits of passes over data sets, for the figure (figures/) and for the page of a run (page/)."""
+"""Texts about reading a data set, for the figure (figures/) and for the page of a run (page/)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fastest_first(document: Document) -> list[Fed]:
 
 
 def not_converged(document: Document) -> set[str]:
-    """Return the cases that converged in no launch."""
+    """Return the cases of which no launch converged."""
     converged: dict[str, bool] = {}
     for row in document.summaries:
         case = case_of(row.job, document.headers[row.job])
@@ -48,7 +48,7 @@ def transport_of(document: Document, one: Fed) -> str:
 
 
 def marked(shown: Sequence[Fed]) -> dict[str, str]:
-    """Return the texts of the marks that belong to these results, by the name of the field."""
+    """Return the explanations of the marks that these results have, by the name of the field that a mark shows."""
     return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 
@@ -83,7 +83,7 @@ def fastest(shown: Sequence[Fed]) -> str:
 
 
 def limits_remark(shown: Sequence[Fed]) -> list[str]:
-    """Return remarks that define when a rate, the training step or the loader limits a result."""
+    """Return remarks that explain when a result counts as limited by a rate, by the training step or by the loader."""
     remarks = []
     alone = [one for one in shown if one.step_s is None]
     if alone:

@@ -71,7 +71,7 @@ class FitReport(Report):
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yield one line for each segment.
 
-        If the model does not describe a curve, the curve has one line without latency and bandwidth.
+        A curve that the model does not describe has one line without latency and bandwidth.
         """
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
@@ -111,7 +111,7 @@ def misfit(fit: Fit) -> str:
 
 
 def basis(fit: Fit) -> str:
-    """Return the variation that the intervals cover, either between launches or between residuals of the curve."""
+    """Return a text that says which variation the intervals cover: between launches, or between residuals."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
@@ -125,7 +125,7 @@ def sizes(segment: Segment) -> str:
 def latency(segment: Segment) -> str:
     """Return the latency in microseconds with its interval, `1.5 [1.3..1.7]`.
 
-    If the interval contains zero, return only the upper end of the interval.
+    If the interval contains zero, return only its upper end, such as `<1.7`.
     """
     high = text.microseconds(segment.latency_high_s)
     if not segment.latency_low_s:
@@ -136,7 +136,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the interval includes a time that does not grow with the size, return only the lower end of the bandwidth.
+    If the time may not grow with the size at all, return only the lower end of the bandwidth.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low

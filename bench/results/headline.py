@@ -34,7 +34,7 @@ MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """The names of a run in commands. `name`: the run's folder. `scenario` and `cluster`: "" if they are unknown."""
+    """The names by which commands refer to a run. `name`: the run's folder. `scenario` and `cluster`: "" if unknown."""
 
     name: str
     scenario: str = ""
@@ -44,7 +44,7 @@ class NamedRun:
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """Return the summary of a run.
 
-    `run`: the names of the run in commands, or None for a summary that advises no command.
+    `run`: the names by which commands refer to the run. If None, the summary suggests no next command.
     """
     if not document.headers:
         return []
@@ -177,8 +177,8 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
 def _transports(document: Document, without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
-    If a case has several launches, its row is that of the middle launch.
-    `without_latency`: the jobs whose times are not latencies, because each time is the time of several operations.
+    If a case has several launches, only the row of the middle launch is considered.
+    `without_latency`: the jobs whose times are times of several operations, and therefore no latencies.
     """
     usable = [row for row in document.summaries if row.verified is not False]
     found = []
@@ -201,10 +201,10 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
 def _telling(rated: Sequence[Summary]) -> Sequence[Summary]:
     """Return the rows from which to take the largest bus bandwidth.
 
-    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
-    rows of small messages alone do not take precedence, because they show latency and not bandwidth. The figure of
-    ideal links alone is misleading. Modelled rows with an expected figure therefore take precedence over other modelled
-    rows.
+    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. If all
+    pipelined rows are of small messages, they do not take precedence, because their times depend on latency. For
+    modelled rows, the bandwidth of ideal links would be misleading. Modelled rows with an expected figure of a real
+    machine therefore take precedence over other modelled rows.
     """
     largest = max((row.payload_bytes for row in rated), default=0)
     pipelined = [row for row in rated if row.mode == "pipelined"]
@@ -243,8 +243,8 @@ def _is_timed(row: Summary) -> bool:
 def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
     """Return the facts of the row with the smallest time of one operation. The result is empty without rows.
 
-    Modelled rows with an expected time take precedence over other modelled rows. The function chooses the row with the
-    smallest expected time among these rows.
+    Modelled rows with an expected time take precedence over other modelled rows. Among these rows, the row with the
+    smallest expected time is chosen.
     """
     timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:
@@ -327,7 +327,7 @@ def is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
-    """Return the next command to advise. The first condition that is true decides."""
+    """Return the next command to advise. The first condition that applies determines the command."""
     rows = document.summaries
     scenario, command = _command(run)
     if document.replays:

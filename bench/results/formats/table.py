@@ -1,7 +1,8 @@
 """Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
-Text is wrapped at the width of the terminal, or at 100 characters in a file or a pipe. A row is wrapped only in a
-column with `wrapped`. If rows are too long, a table leaves out columns, beginning with the largest `Column.leave_out`.
+Text outside rows is wrapped at the width of the terminal, or at 100 characters in a file or pipe. The cells of a row
+are wrapped only in a column whose field `wrapped` is True. If the rows are still too long, columns are left out,
+beginning with the column that has the largest `Column.leave_out`.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = PIPED_WIDTH) -
 
 
 class TextTable:
-    """A table that is written line by line.
+    """A table for the terminal, written line by line.
 
-    The constructor chooses the widths of the columns. The widths depend on the titles, the least widths, and the rows
-    that are known so far.
+    The constructor chooses the widths of the columns. They depend on the titles, on the smallest widths of the columns,
+    and on the rows that are known so far.
     """
 
     def __init__(self, table: Table, width: int = PIPED_WIDTH) -> None:
@@ -72,7 +73,7 @@ class TextTable:
     def _leave_out(self, width: int) -> list[str]:
         """Leave out columns until a row fits into `width`.
 
-        Return the titles of the left-out columns, in the order in which they were left out.
+        Return the titles of the columns that were left out, in this order.
         """
         titles: dict[str, None] = {}
         while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
