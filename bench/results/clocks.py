@@ -2,8 +2,8 @@
 
 An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips of messages limit the
 offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads its clock (s0) and sends a message. The client
-reads its clock (t) and answers. When the answer arrives, the reference reads its clock again (s1). Therefore, `t - s1
-<= offset <= t - s0`.
+reads its clock (t) and answers. When the answer arrives, the reference reads its clock again (s1). Therefore, the
+offset is between `t - s1` and `t - s0`.
 
 The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
 than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip,

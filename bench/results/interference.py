@@ -1,4 +1,4 @@
-"""Compute how much slower traffic becomes while other ranks (aggressors) send.
+"""Compute how much slower a row becomes while other ranks (aggressors) send.
 
 Each block of samples with aggressors is compared with a neighbouring block without aggressors.
 """
@@ -66,7 +66,7 @@ def _of_one(
 
 
 def _num_not_covered(contention: Contention) -> int:
-    """Return the number of blocks in which the aggressors hardly sent."""
+    """Return in how many blocks the aggressors sent much less than when they run alone."""
     rates = contention.rates_bytes_per_s
     busy = contention.busy or [1.0] * len(rates)
     least = _LEAST_RATE * contention.rate_alone_bytes_per_s

@@ -53,7 +53,7 @@ def of_transport(name: str) -> tuple[str, str]:
 def of_machine(name: str) -> tuple[str, str]:
     """Return the colour and the marker of an instance type or a GPU.
 
-    An unknown type gets a colour that follows from its name.
+    The colour of an unknown type is computed from its name.
     """
     gpu_of = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
     gpu_of |= {each: each for each in catalogue.gpus()}
@@ -80,7 +80,10 @@ def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def tone(colour: str, number: int) -> str:
-    """Return a lighter or darker tone of a colour, for series of the same transport. Number 0 is the colour itself."""
+    """Return a lighter or darker tone of a colour, so that series of the same transport differ.
+
+    Tone 0 is the colour itself.
+    """
     share = _TONES[number % len(_TONES)]
     towards = 255 if share > 0 or colour == "#000000" else 0  # black has no darker tone
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

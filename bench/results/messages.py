@@ -235,9 +235,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """The reason why linkbench has no expected figure of a real machine for a modelled row.
+    """Why linkbench does not predict what a real machine would reach for a modelled row.
 
-    A note shows this text after the names of the patterns.
+    In a note, this reason follows the names of the patterns.
     """
 
     PATTERN = "pattern", "cannot be predicted"
@@ -285,7 +285,7 @@ class ReasonCode(Code):
 
 
 class NoFitCode(Code):
-    """Why no model is fitted to a curve."""
+    """Why no model could be fitted to a curve."""
 
     WRONG_DATA = "wrong-data", "a row received wrong data"
     FEW_SIZES = "few-sizes", "only {num} sizes: a model needs at least {least}"

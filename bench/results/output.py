@@ -70,7 +70,7 @@ def most_lines(args: argparse.Namespace) -> int | None:
 
 
 def show(report: Report, args: argparse.Namespace) -> None:
-    """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
+    """Write a report in the format that the user requested. Raises UsageError when the file cannot be written."""
     emit(plugins.load("format", args.format).render(report, page_width(args)), args)
 
 
@@ -100,7 +100,7 @@ def safe(text: str, form: str) -> str:
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document, or a text without control characters, piece by piece.
+    """Write a JSON document piece by piece. A text without control characters can be written in the same way.
 
     The last piece must end with a newline.
     """
@@ -136,7 +136,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
-    """If JSON was requested and nothing was printed yet, print one JSON document about the failure."""
+    """Print one JSON document about the failure, if the user requested JSON and nothing has been printed yet."""
     if getattr(args, "format", None) != "json" or getattr(args, "emitted", False):
         return
     from bench.results.run_report import RunReport
@@ -158,8 +158,8 @@ def drawing(word: str) -> Path:
 def writable(option: str) -> Callable[[str], Path]:
     """Return a parser for an option with the path of an output file, such as `--output`.
 
-    The command writes the file at its end, but the parser checks the path before anything is measured. The parser
-    raises UsageError if the path is not writable.
+    The parser checks the path immediately, although the command writes the file only at its end. The parser raises
+    UsageError if the path is not writable.
     """
 
     def parse(word: str) -> Path:

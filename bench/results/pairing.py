@@ -1,7 +1,7 @@
 """Pair the rows of two runs that are the same measurement. Reject two runs that cannot be compared at all.
 
-Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may allow some factors
-to differ.
+Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may name factors that
+are allowed to differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.results.launches import COMPARED, Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """Return the factors that may differ: the named factors, and the factors that depend on a named factor.
+    """Return all factors that may differ: the factors that the user named, and the factors that depend on them.
 
     Raises UsageError for an unknown factor.
 
@@ -43,7 +43,7 @@ def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[
 
 
 def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
-    """Raise UsageError if the two runs measured no pattern with the same factors."""
+    """Raise UsageError if no pattern was measured with the same factors in both runs."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for of_base, of_new in _same_pattern(base, new):
         for name in _separating(of_base, of_new, allowed):
@@ -82,9 +82,10 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """Return the factors for which the two runs have no value in common.
+    """Return the factors that prevent a comparison: those for which the two runs have no value in common.
 
-    Return an empty list if both runs have a row with equal values of all factors.
+    If no factor is of this kind, return the factors whose sets of values differ.
+    Return an empty list if both runs have a row with the same values of all factors.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this difference as its reason
@@ -102,16 +103,16 @@ def paired(
 ) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
     """Pair the rows of BASE and NEW.
 
-    Return the pairs in the order of BASE, and the rows of each run that have no partner.
+    Return three lists: the pairs in the order of BASE, the unpaired rows of BASE, and the unpaired rows of NEW.
 
     Pairing has three steps:
 
-    - The first step pairs rows with equal values of all factors.
-    - The second step pairs rows with equal values of all factors that must not differ.
-    - The third step pairs rows that have only pattern, mode, group and size in common. Such rows are not comparable,
-      and the comparison states the reason.
+    - The first step pairs rows that have the same values of all factors.
+    - The second step ignores the factors that may differ.
+    - The third step pairs rows that have the same pattern, mode, group and size. Such rows cannot be compared, and the
+      comparison states why.
 
-    A step pairs two rows only if no other row that is left in the two runs has the same values.
+    Two rows are paired only if no other unpaired row has the same values.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]
