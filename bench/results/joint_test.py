@@ -191,8 +191,8 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
     """Return assignments of launches to the runs. In each assignment, one launch of each pair belongs to NEW.
 
-    The result has one row for each assignment and one column for each launch. A value is 1 for NEW
-    and 0 for BASE. The first half of the columns are the launches that were measured as NEW.
+    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and
+    0 for BASE. The first half of the columns are the launches that were measured as NEW.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
@@ -207,8 +207,8 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
     """Return assignments of launches to the runs BASE and NEW.
 
-    The result has one row for each assignment and one column for each launch. A value is 1 for NEW
-    and 0 for BASE. The first row is the measured assignment.
+    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and
+    0 for BASE. The first row is the measured assignment.
     """
     number = math.comb(num_launches, num_new)
     if number <= most_counted:

@@ -1,10 +1,10 @@
 """Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-Both times are in the statistic that the other tool reports. For OSU and nccl-tests, the statistic is the mean over
-ranks of each rank's mean (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth reports a rate, and linkbench
-computes the median time from this rate. For isolated samples of nccl-tests, linkbench's median is used. Cases that
-differ only in how they were started count as the same case. The interval is the t interval of the mean log ratio over
-pairs of launches.
+Both times are computed in the same way: by the statistic that the other tool reports. For OSU and nccl-tests, this
+statistic is the mean over ranks of each rank's mean time (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth
+reports a rate, from which linkbench computes the median time. For isolated calls of nccl-tests, the statistic is
+linkbench's median. If two cases differ only in how their ranks were started, they count as the same case. The interval
+of the ratio is a t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ _STARTING = ("sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like
 
 
 class Statistic(StrEnum):
-    """The statistic in which linkbench's time and the other tool's time are compared."""
+    """The statistic that linkbench computes from its samples, so that its time is comparable with the other tool's
+    time.
+    """
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
 
 
 class _Place(NamedTuple):
-    """The values that linkbench's row and the other tool's row have in common.
+    """The values that linkbench's row and the other tool's row must have in common.
 
-    `case`: the options of the case, as typed.
+    `case`: the options of the case, in the form that a user types.
     """
 
     pattern: str
@@ -80,7 +82,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def statistic(tool: str, mode: str) -> Statistic:
-    """Return the statistic that a tool reports for isolated or for pipelined calls."""
+    """Return the statistic that a tool reports for calls of this mode (isolated or pipelined)."""
     compared = compared_statistic(tool)
     if compared.mean and (mode != "isolated" or compared.isolated_mean):
         return Statistic.MEAN
@@ -88,7 +90,7 @@ def statistic(tool: str, mode: str) -> Statistic:
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """Return the time of a row (of linkbench or of the tool) in the tool's statistic.
+    """Return the time of a row in the statistic of the other tool. The row is from linkbench or from the tool.
 
     The result is None if the row lacks this statistic.
     """
@@ -102,10 +104,9 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """Return the options of a case as typed.
+    """Return the options of a case, in the form that a user types.
 
-    Three kinds of options are left out: sizes, options that divide the sizes among starts, and options that `--like`
-    sets.
+    The sizes are left out, and so are options that only divide the sizes among starts, and options that `--like` sets.
     """
     try:
         case = from_argv(argv)

@@ -96,7 +96,10 @@ class RunReport(Report):
         return notes.legend(self.document, self.table_of_rows.letters)
 
     def data(self) -> Mapping[str, Any]:
-        """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
+        """Return the whole document.
+
+        In the document, `notes` has the texts of the notes, and `note_codes` has their codes and facts.
+        """
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [line.to_plain() for line in headline(self.document, self.run)]
         found["notes"] = [note.text for note in self.document.notes]
@@ -113,7 +116,7 @@ class RunReport(Report):
 
     @cached_property
     def table_of_rows(self) -> RunTable:
-        """The table of the rows, with the columns and the letters of the bounds."""
+        """The table of this run's rows, with its columns and with the letters that denote bounds."""
         layout = Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show)
         return self.table or RunTable(replace(layout, columns=self.columns))
 
@@ -134,9 +137,9 @@ class RunReport(Report):
 
 
 class LiveTable:
-    """The table of one job on the terminal.
+    """The table of one job, which is printed while the job measures.
 
-    Rows are printed as they are measured, in the same form as in a RunReport.
+    It prints each row as soon as the row is measured, in the same form as a RunReport.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -163,7 +166,10 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs have in common."""
+    """Return the notes of all jobs on their choices, each note once.
+
+    Also return the facts that all jobs have in common.
+    """
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -174,9 +180,9 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 
 
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
-    """Return the lines that a reader of a huge run needs first, in the order of the table.
+    """Return the most important lines of a huge run, in the order of the table.
 
-    The result has the fastest and the slowest line of each job and size, and the first lines with wrong data.
+    These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
     shown: set[int] = set()
     for of_size in _by_size(lines).values():
@@ -188,7 +194,7 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """Return a note on a table that was cut.
+    """Return a note on a table of which only some lines are shown.
 
     The note says how many lines the table has, which lines are shown, and how to see all lines.
     """
@@ -223,7 +229,7 @@ def _elsewhere(document: Document) -> set[str]:
     """Return the jobs whose rows are not in the table of rows.
 
     The rows of cases with several launches, and the rows of another tool, are in derived tables. Modelled launches are
-    equal, so only the rows of the first modelled launch are shown.
+    all equal, so only the rows of the first launch are shown.
     """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}

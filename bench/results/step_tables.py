@@ -25,7 +25,7 @@ def tables(document: Document) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class StepOfRank:
-    """One line of the table of parts: the step of one rank."""
+    """One line of the table of step parts: a training step on one rank."""
 
     step: TrainedStep
     rank: int
@@ -137,7 +137,7 @@ _STEP_RATES = (
 
 @dataclass(frozen=True, slots=True)
 class ScaledStep:
-    """One line of the table of speed-ups."""
+    """One line of the table of speed-ups: a training step on one number of ranks."""
 
     scaling: StepScaling
     point: StepScalingPoint

@@ -64,13 +64,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of any type, shown by columns.
+    """A table of rows. The columns decide how the rows are shown.
 
-    `title`: how to read the columns.
+    `title`: a text that explains how to read the columns.
     `section`: a function that returns the heading of a row. Rows with the same heading are shown together below this
     heading.
-    `gap`: blanks between columns on the terminal.
-    `wider`: what the user adds to the command to see all columns.
+    `gap`: the number of blanks between two columns on the terminal.
+    `wider`: the words that the user adds to the command to see all columns.
     """
 
     columns: Sequence[Column]
@@ -114,7 +114,7 @@ class Heading:
 class Lines:
     """Sentences. On the terminal, each line begins with `# ` unless `comment` is False.
 
-    In Markdown they are a list below `title`.
+    In Markdown, the sentences are a list below `title`.
 
     A line that begins with blanks continues the line above.
     """
@@ -153,14 +153,14 @@ class Report(ABC):
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """Return the columns of CSV. None means all names in the records, in order of appearance."""
+        """Return the columns of CSV. None means all names that occur in the records, in order of appearance."""
         return None
 
 
 def plain(value: Any) -> Any:
     """Return a value that JSON can hold.
 
-    Dataclasses and mappings become objects, sequences become arrays, and NaN or infinity becomes null.
+    Dataclasses and mappings become objects, and sequences become arrays. NaN and infinity become null.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
@@ -181,8 +181,7 @@ def as_json(document: Any) -> str:
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
     """Return a line with the names of the columns, then one line for each record.
 
-    Numbers have all digits. The cell of an unknown value is empty. In a cell with several values, ';' separates the
-    values.
+    Numbers have all digits. The cell of an unknown value is empty. If a cell has several values, `;` separates them.
 
     `names`: the columns; by default all names in the records, in order of appearance.
     """

@@ -156,7 +156,7 @@ def marks(flags: tuple[str, ...]) -> str:
 def letter(index: int) -> str:
     """Return the letter of a bound.
 
-    `index`: the number of the bound. The first bound that a row shows has the number 0.
+    `index`: the number of the bound, counted from 0. Bounds are numbered in the order in which the rows show them.
     """
     return ascii_lowercase[index % len(ascii_lowercase)]
 
@@ -214,7 +214,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """Return the sentence for modelled runs, or None for a measured run."""
+    """Return a sentence that says that the run is modelled, or None if the run was measured."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""

@@ -103,7 +103,9 @@ def _flags(
 
 
 def _on_host(samples: Samples) -> tuple[float | None, float | None]:
-    """Return the median time by the hosts' clocks, and the median share of this time that issuing the calls took."""
+    """Return two medians: the time by the hosts' clocks, and the share of this time that was spent on issuing the
+    calls.
+    """
     shares = [issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_]
     return _middle(samples.host_s), _middle(shares)
 
@@ -118,7 +120,7 @@ def _add_ranks(times: Times, shares: RankShares) -> None:
 
 
 def _soaked(samples: Samples) -> tuple[float, float]:
-    """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
+    """Return two medians of a row with --soak: over the samples of the first two seconds, and over the second half."""
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
     num_first = max(1, int(np.searchsorted(ends_s, _BURST_S)))
     first_late = int(np.searchsorted(ends_s, ends_s[-1] / 2))
