@@ -32,7 +32,7 @@ _MOST_ROWS = 500  # of all jobs together; a run with more rows shows only the ba
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Three functions that print the progress of a run.
+    """Three functions that print how a run progresses.
 
     `say` prints a line that stays. `tick` replaces the text of the current state. `follow` shows the progress.
     """
@@ -46,7 +46,7 @@ class Screen:
 def shown() -> Iterator[Screen]:
     """Yield the functions that print a run's progress.
 
-    A terminal shows rows and a progress bar, any other stderr plain lines.
+    If stderr is a terminal, rows and a progress bar are shown. Otherwise, plain lines are printed.
     """
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)

@@ -83,7 +83,7 @@ def prices_of(
 def goodput_of(args: argparse.Namespace) -> Goodput | None:
     """Return the model of failures and checkpoints.
 
-    Return None without --checkpoint, the time for writing a checkpoint.
+    Return None if the user does not give the time for writing a checkpoint (--checkpoint).
     """
     if args.checkpoint is None:
         return None

@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _power(args: argparse.Namespace) -> PowerReport:
-    """Return the smallest changes that a comparison with BASE can detect, and the command that measures the new run."""
+    """Return the smallest changes that a comparison with BASE detects, and the command that measures the new run."""
     path = _path(args.base, args.results)
     shares = (args.change, args.row_change, args.delta, compare.FDR)
     report = power_report(
@@ -169,7 +169,7 @@ def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
 
     Returns the folders of the two runs, and the false discovery rate for their final comparison.
 
-    With `--launches auto`, the command compares the two sides several times while it measures. Every comparison,
+    With `--launches auto`, the command compares the two sides several times during the measurement. Every comparison,
     including the final comparison, then uses the false discovery rate FDR_OF_LOOK, which is lower than usual.
     """
     folder = args.results / runs.new_run_id("compare", "ab")

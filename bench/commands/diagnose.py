@@ -109,9 +109,9 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
 
 
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
-    """Measure the cluster. Returns the folder of the new run, and the reason why any jobs failed.
+    """Measure the cluster. Returns the folder of the new run, and the reason why jobs failed.
 
-    The reason is None if all jobs succeeded.
+    If all jobs succeeded, the reason is None.
     """
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
@@ -121,7 +121,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the headers of a run's jobs, the summaries of its rows and the run's notes, as plain data.
+    """Return the headers, the summaries and the notes of a run as plain data.
 
     Raises UsageError if the path is neither a run nor the report of a run.
     """

@@ -196,8 +196,8 @@ def _runs(
 ) -> list[tuple[str, ForeignRun]]:
     """Return all runs with the names of their files.
 
-    If the user gives a number of nodes, all runs get this number. A given number of ranks applies to runs whose logs do
-    not state their ranks.
+    If the user gives a number of nodes, all runs get this number. If a log does not state its number of ranks, the
+    number that the user gives is used.
     """
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
@@ -212,8 +212,8 @@ def _runs(
 def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
     """Return the similar runs on different hosts, or None if there are too few.
 
-    `plot`: the path of the figure that shows the runs. Raises UsageError if `plot` is given but there are too few
-    similar runs to draw.
+    `plot`: the path of the figure to draw. Raises UsageError if `plot` is given but there are too few similar runs to
+    draw.
     """
     fleet = fleet_of(read)
     if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
@@ -234,8 +234,8 @@ def _folder(
     """Judge similar runs.
 
     Returns the runs, a verdict on all runs, a verdict on each group's median run, and a missing option (or None). If a
-    median run could not be judged because an option is missing, the last value names this option. Otherwise, the last
-    value is None.
+    median run could not be judged because an option is missing, the last value names this option. If no option is
+    missing, the last value is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}

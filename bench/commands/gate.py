@@ -94,8 +94,8 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """Yield the path or name of the run that the gate judges.
 
-    If the user named a stored run, yield this run. If the user named logs of other tools, import the logs into a
-    temporary folder and yield this folder.
+    If the user named a stored run, yield the name of this run. If the user named logs of other tools, import the logs
+    into a temporary folder and yield this folder.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)

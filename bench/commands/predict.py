@@ -1,7 +1,7 @@
 """Predict collectives on an instance type: time and bus bandwidth by size and algorithm, for 2 to 16,384 GPUs.
 
-The output gives an interval for every figure. It also names the source: your runs, imported logs, published
-measurements, or bounds of the links.
+The output gives an interval for every figure. The output also names the source of each figure: your runs, imported
+logs, published measurements, or bounds of the links.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _question(
 def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
     """Return the ranking of machines that answers the user's question.
 
-    If the user names runs, the ranking is also computed without these runs. The comparison of both rankings shows which
+    If the user names runs, the ranking is also computed without these runs. Comparing the two rankings shows which
     intervals became narrower because of the runs.
     """
     limits = _select_run.limits_of(args, question.workload)

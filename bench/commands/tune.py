@@ -186,7 +186,7 @@ def _site(args: argparse.Namespace, folder: Path | None) -> Site:
 
 
 def _words_of_search(args: argparse.Namespace) -> list[str]:
-    """Return the user's options that define the search, as words of a command line."""
+    """Return the options that define the search, in the form of command-line words."""
     words = [args.what]
     for each in space.known_factors(_pattern(args.what)):
         if getattr(args, each.name) is not None:

@@ -187,7 +187,7 @@ class Fitted:
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
         """Return the rows of a unit that slows its pairs in this direction.
 
-        Return no rows for any other unit.
+        Return no rows if the unit does not slow its pairs.
         """
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
@@ -199,7 +199,10 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """For each row, return whether the unit at the other end of the pair is normal at this level (effect 0)."""
+        """For each row, return whether the unit at the other end of its pair is normal.
+
+        A normal unit has an effect of 0 at this level.
+        """
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
@@ -229,9 +232,9 @@ class Fitted:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
         The prior is the sum of three distributions. The effects of normal parts have a normal distribution with the
-        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, one part is slow
-        in ten runs. This probability is divided by the number of tested parts, to correct for multiple tests. Smaller
-        effects have another uniform distribution, with a higher probability.
+        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, one part in ten
+        runs is slow. The probability of a slow part is divided by the number of tested parts, to correct for multiple
+        tests. Smaller effects have another uniform distribution, with a higher probability.
 
         The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
         are estimated from this run.
@@ -290,8 +293,8 @@ def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
     First, compute the upper quartile of each sender's rates, and the median of these quartiles. The level is the median
-    of all rates close to that median. The plain median of all pairs would be wrong, because one slow host is part of
-    many pairs. For example, if one of three hosts is slow, this host is part of two thirds of all pairs.
+    of all rates close to the median of these quartiles. The median of all pairs would be wrong, because one slow host
+    takes part in many pairs. For example, if one of three hosts is slow, this host is part of two thirds of all pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -303,7 +306,7 @@ def _level(logs: Array, unit: Array) -> float:
 def _noise(residual: Array) -> float:
     """Estimate the standard deviation of one row from the rows that are faster than normal.
 
-    A slow part does not affect these rows.
+    Slow parts do not affect the rows that are faster than normal.
     """
     faster = residual[residual > 0]
     if not len(faster):
@@ -317,7 +320,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected until every other unit has normal rates in its faster pairs.
+    """Mark units as suspected until the faster pairs of every other unit are normal.
 
     The slowest units come first.
     """

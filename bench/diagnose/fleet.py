@@ -37,7 +37,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9]")
 
 
 class RunState(Code):
-    """Whether a run has figures, and whether it is slow compared with the other runs of its group."""
+    """The state of a run compared with the other runs of its group: well, slow, failed, without figures, or missing."""
 
     WELL = "well", "well"
     SLOW = "slow", "slow"
@@ -51,7 +51,10 @@ LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobKind:
-    """The properties that two jobs must share before their runs are compared. The operation is not among them."""
+    """The properties that two jobs must share before their runs are compared.
+
+    Only the operations of the two jobs may differ.
+    """
 
     tool: str
     num_nodes: int
@@ -173,8 +176,8 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """If the hosts form several separate clusters, add a cluster name to each run.
 
     Runs of different clusters are not compared. Hosts that ran jobs together form a cluster if these jobs have enough
-    different sets of hosts. All other hosts form one cluster without a name. For example, this nameless cluster has the
-    hosts that were tested only in separate pairs.
+    different sets of hosts. All other hosts form one cluster without a name. For example, hosts that were tested only
+    in separate pairs are in this cluster without a name.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -230,7 +233,7 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 class _HostNames:
     """Finds the hosts of a run, either in its log or in the name of its log file.
 
-    File names are used only if a log lists no hosts, and only if file names are reliable. They are reliable if nearly
+    File names are used only if a log lists no hosts, and if file names are reliable. File names are reliable if nearly
     all logs that list their hosts have exactly these hosts in the file name.
     """
 
@@ -269,8 +272,8 @@ class _HostNames:
 def _bare_names(hosts: set[str]) -> dict[str, str]:
     """Map host names with a domain to names without this domain.
 
-    A domain is removed from a name under two conditions: some logs omit the domain, and no other domain has a host with
-    the same name.
+    A domain is removed from a name only if some logs omit the domain, and if no other domain has a host with the same
+    name.
     """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
@@ -284,9 +287,9 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
     A run is missing in two cases:
 
-    - A job ended too early. Its hosts have runs of other operations, but no run of this operation. Nearly all other
-      sets of hosts have a run of this operation.
-    - A pair of hosts has no log. Nearly all other pairs have a run.
+    - A job ended too early. The hosts of this job have runs of other operations, but no run of this operation. Nearly
+      all other sets of hosts have a run of this operation.
+    - A pair of hosts has no log. Nearly all other pairs of hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -350,8 +353,8 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
     """Return the runs of a group. Failures that are usual for the group do not count as failures.
 
-    If most runs with a rate failed, the most frequent reason is usual for the group. Each run with a rate that failed
-    for this reason gets the state WELL.
+    If most runs with a rate failed, the most frequent reason of failure counts as usual for the group. Each run with a
+    rate that failed for this reason gets the state WELL.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -386,8 +389,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    If many runs are slow and single hosts do not explain this, the slow runs probably used a slower tier of the
-    network. The usual rate, with which all runs are compared, is then the rate of this tier.
+    Many runs may be slow without a few slow hosts as the reason. These runs probably used a slower tier of the network.
+    The rate of this tier then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -402,7 +405,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
     """Compute the noise and the slow runs for a given usual rate.
 
-    A run is slow if its rate is too far below `usual`.
+    A run counts as slow if its rate is too far below `usual`.
     """
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
@@ -431,9 +434,9 @@ def _noise(logs: Sequence[float]) -> float:
     """Estimate the standard deviation of a single run's rate. `logs`: the logarithms of (rate / usual rate).
 
     The rates below the usual rate give one estimate, and the rates above the usual rate give another. The result is the
-    smaller estimate, because slow runs or a faster tier may have increased the other estimate. If one of these two
-    sides has less than a quarter of the rates, it gives no estimate. In this case, the rates close to the usual rate
-    give an estimate instead.
+    smaller of the two estimates, because slow runs or a faster tier increase only one of them. If one side has less
+    than a quarter of the rates, this side gives no estimate. If a side gives no estimate, the rates close to the usual
+    rate give another estimate.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -453,8 +456,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    Single hosts cannot be the reason if half or more of all hosts are slow with all partners. They also cannot be the
-    reason if too many runs of other hosts are slow.
+    Single hosts cannot be the reason if half or more of all hosts are slow with all partners. Single hosts can also not
+    be the reason if too many runs of other hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -463,7 +466,7 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """Find the hosts that are slow in most of their runs. Most runs between two of the returned hosts are slow, too.
+    """Find the hosts that are slow in most of their runs. Most runs between two of these hosts are also slow.
 
     A host needs at least two runs. If hosts are slow with other hosts but fast with each other, they are in another
     part of the network. Such hosts are not returned.

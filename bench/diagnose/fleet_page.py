@@ -145,7 +145,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
     """Map each host name to a short name. The beginning and the domain that all host names share are removed.
 
-    A number is either kept or removed as a whole, and so is each part of the domain.
+    A shared number is removed only as a whole, and so is each part of the domain.
     """
     if len(hosts) < 2:
         return {host: host for host in hosts}
@@ -301,8 +301,8 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of the matrix of pairs.
 
-    If there are more than 20 hosts, show only the hosts with the strongest evidence of a fault. Count their bad pairs
-    with the hosts that are not shown.
+    If there are more than 20 hosts, show only the hosts with the strongest evidence of a fault. Count the bad pairs
+    between these hosts and the hosts that are not shown.
     """
     cells = matrix(fleet)
     if not cells:

@@ -1,12 +1,12 @@
 """Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds each host that is slow with all its partners, as in
-`linkbench diagnose`. `localise` does not find hosts with failed runs, or hosts that are slow with only some partners.
-To find such hosts, the search compares how many runs of each host are slow or lost. There are two hypotheses for every
-host:
+`linkbench diagnose`. `localise` does not find hosts with failed runs. It also does not find hosts that are slow with
+only some partners. To find such hosts, the search compares how many runs of each host are slow or lost. There are two
+hypotheses for every host:
 
 - The host has no fault. Its runs are slow or lost as often as the runs of other hosts without a fault.
-- The host is at fault. In at least one kind of job, its runs are slow or lost more or less often than usual.
+- The host is at fault. In at least one kind of job, its runs are slow or lost at a different rate than usual.
 
 The rarer bad runs are on other hosts, the more a bad run counts. For example, two failures are strong evidence if no
 other pair fails. Many slow runs are weak evidence if slow runs are common. If one host of a bad run is known to be at
@@ -121,7 +121,7 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """The hosts and pairs, those with the strongest evidence of a fault first.
+    """The hosts and pairs. Those with the strongest evidence of a fault come first.
 
     `diagnosis`: the result of `localise` for runs with figures.
     `weights`: factors for the odds that a host is at fault. One slow job of a host multiplies the odds by one factor,
@@ -140,7 +140,10 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Return the verdict on a fleet. Hosts are judged first. Pairs then explain the bad runs that no host explains."""
+    """Return the verdict on a fleet. Hosts are judged first.
+
+    Pairs are then judged by the bad runs that no host explains.
+    """
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -154,7 +157,7 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidence that a host is at fault, for each host with a bad single-host job.
+    """Return the confidence that a host is at fault, for each host with bad jobs that ran on this host alone.
 
     A slow job proves a fault. A single lost job is enough to suspect the host.
 
@@ -185,8 +188,9 @@ def _tier(host: HostEvidence) -> int:
 def _diagnosis(fleet: Fleet) -> Diagnosis:
     """Apply `localise`, as in `linkbench diagnose`, to the rates of runs on two hosts.
 
-    Each rate is divided by the usual rate of its group. The result is used as the rate of both directions. Results far
-    above 1 are reduced to a limit. Otherwise, a faster network tier would make all other hosts look slow.
+    Each rate is divided by the usual rate of its group. The rate of a pair is used for both directions. Ratios far
+    above 1 are reduced to a limit. If the limit did not exist, a faster network tier would make all other hosts look
+    slow.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
@@ -206,7 +210,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """Return the confidence of each host that `localise` accuses and that is slow in most of its runs.
 
     If most runs between the accused hosts are fast, these hosts are in another part of the network and have no fault.
-    The function then returns an empty dictionary.
+    In this case, the function returns an empty dictionary.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -281,7 +285,7 @@ class _Concentration:
     def _search(self, hosts: Sequence[str]) -> None:
         """Update the confidence of one host after the other until no confidence changes.
 
-        Each update considers which bad jobs the other hosts explain.
+        Each update takes into account the bad jobs that other hosts explain.
         """
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
@@ -295,7 +299,8 @@ class _Concentration:
     def weights(self) -> dict[JobOutcome, float]:
         """Return the factor by which one slow or lost job multiplies the odds that its host is at fault.
 
-        The result has one factor for SLOW and one for LOST. The factors apply if the job's other host has no fault.
+        The result maps SLOW and LOST to one factor each. The two factors apply only if the other host of the job has no
+        fault.
         """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
@@ -355,7 +360,7 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """Return the logarithm of the probability of these outcomes, in this order, for a host at fault.
+    """For a host at fault, return the logarithm of the probability of these outcomes in this order.
 
     The probability is averaged over all possible rates of the outcomes (Dirichlet-multinomial distribution).
     """

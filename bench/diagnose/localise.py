@@ -107,7 +107,7 @@ class Suspect:
 class Diagnosis:
     """The slow parts (`accused`), the healthy hosts and NICs (`cleared`), the suspected parts, and notes.
 
-    `num_missing`: how many rounds of a ladder's first test are still missing. The first test covers every host.
+    `num_missing`: the number of missing rounds in a ladder's first test. The first test covers every host.
     `has_peers`: whether more than one pair of ranks was measured. With a single pair, no comparison is possible.
     """
 
@@ -122,8 +122,8 @@ class Diagnosis:
     def cleared_by_peers(self) -> tuple[str, ...]:
         """The hosts that are cleared because they are as fast as other hosts.
 
-        The result is empty if there were no other hosts to compare with. Even then, a gate rule that demands a rate can
-        clear hosts.
+        The result is empty if there were no other hosts to compare with. A gate rule that demands a rate can clear
+        hosts even without other hosts.
         """
         return self.cleared if self.has_peers else ()
 
@@ -234,7 +234,7 @@ class _Search:
         """Return the rows that decide about a suspected part.
 
         These rows come from measurements that tested this part with healthy partners. A pair of two slow parts is only
-        as slow as a pair with one slow part. A test with a slow partner would therefore not show that this part is
+        as slow as a pair with one slow part. A test with a slow partner would therefore not show whether this part is
         slow.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
@@ -412,7 +412,7 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """Return the measured hosts that are neither accused nor suspected.
 
-    If only one NIC of a host is slow, return the host's other NICs instead of the host.
+    If only one NIC of a host is slow, return the host's healthy NICs instead of the host.
     """
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}

@@ -167,7 +167,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _case(case: Diagnosed) -> dict[str, Any]:
-    """Return the measured case of a verdict as plain values, without the verdict and the jobs."""
+    """Return a measured case as plain values, without its verdict and its jobs."""
     plain = asdict(case)
     del plain["verdict"], plain["jobs"]
     return plain

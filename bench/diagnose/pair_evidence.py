@@ -84,9 +84,9 @@ def diagnosed(
     `headers`: the headers of the jobs, by job name.
     `summaries`: the rows.
 
-    The headers and the rows have the form of the JSON document. Only rows of the largest size are used, because the
-    times of small messages depend on latency, not on bandwidth. Raises UsageError if there is no measured pair with
-    correct data.
+    The headers and the rows have the form of the JSON document. Only rows of the largest size are used. The times of
+    small messages depend on latency, not on bandwidth. Raises UsageError if there is no measured pair with correct
+    data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     # by job, so that the places of thousands of ranks are named once and not for every row
@@ -118,7 +118,7 @@ def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
 
 
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the facts that all jobs behind one verdict must have in common.
+    """Return the facts that must be the same in all jobs of one verdict.
 
     Jobs with different schedules, directions or kinds of copy load links differently, so they get separate verdicts.
     """
@@ -173,7 +173,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
     """Return the rows of the pipelined and the isolated mode.
 
     Each rate is divided by the median rate of its mode, because the two modes have different rates. The time of a pair
-    is the lower end of its median's interval. A busy CPU slows only some samples, but a slow link slows all samples.
+    is the lower end of the interval of its median. A busy CPU slows only some samples, but a slow link slows all
+    samples.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -190,8 +191,8 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
     A part is slow in the result if any of the diagnoses calls the part slow. A part is healthy in the result if at
-    least one diagnosis calls it healthy, and no diagnosis calls it slow or suspect. If any diagnosis has missing
-    rounds, no part of the result is healthy.
+    least one diagnosis calls it healthy, and no diagnosis calls it slow or suspect. If any diagnosis lacks rounds, no
+    part of the result is healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

@@ -15,7 +15,7 @@ _LEAST_ROWS = 12  # a class needs at least this many rows
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The host and the NIC of each rank, and the rack of each host. A NIC is None if it is unknown."""
+    """For each rank, its host and its NIC. For each host, its rack. An unknown NIC is None."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]

@@ -76,9 +76,9 @@ def _places(
     """Return the vertical position of each bound's name, and the height that the names need together.
 
     Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. If this is not enough, all names are written above the
-    lines and points, in the order of the lines. This happens if a name would still cover a line, or if names would
-    cover points both at the left and at the right of the panel.
+    upper name is moved up, so that the names do not overlap. If the names still do not fit, all names are written above
+    the lines and points, in the order of the lines. This happens if a name would still cover a line, or if names would
+    cover points at both sides of the panel.
 
     `rates`: the message size and the rate of each point in the panel.
     """
@@ -122,7 +122,7 @@ def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
 
 
 def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
-    """Return the highest rate of a bound's line in the part of the panel below the bound's name.
+    """Return the highest rate that a bound's line reaches under the bound's name.
 
     The name begins at the left edge of the panel.
     """

@@ -17,7 +17,7 @@ _HATCH = "////"
 def draw(panel: Axes, look: _style.Look, line: Sequence[CurvePoint], ends: Callable[[Summary], Ends]) -> list[float]:
     """Draw the intervals of a curve as a hatched band.
 
-    Return the ends of these intervals, so that the caller can include them in the axis.
+    Return the ends of the intervals, so that the caller can include them in the axis.
     """
     known = [(point.payload_bytes, found) for point in line if (found := ends(point.first)) is not None]
     if not known:

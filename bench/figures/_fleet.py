@@ -84,7 +84,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
 
 
 def _facts(grid: Array, lost: Array, verdict: FleetVerdict, num_runs: int) -> list[str]:
-    """Return the number of slow and lost pairs, the median and the worst pair, and the hosts at fault or suspected."""
+    """Return the numbers of slow and lost pairs, the median and the worst pair, and the hosts at fault or suspected."""
     upper = np.triu(np.ones(grid.shape, dtype=bool), 1)
     shares = grid[upper & ~np.isnan(grid)]
     lines = [

@@ -25,7 +25,7 @@ _FEWEST_LETTERS = 18
 
 @dataclass(frozen=True, slots=True)
 class MapFacts:
-    """The median, best and worst value of a map, as texts.
+    """The median, the best and the worst value of a map, as texts.
 
     `median`: the medians, for the title.
     `lines`: lines with the medians, the worst pair and the best pair.

@@ -112,7 +112,7 @@ def _million(selection: Selection) -> _Amount:
 
 
 def _times(samples_per_s: Sequence[DrawnRange], samples: float) -> tuple[list[DrawnRange], str]:
-    """Return how long each machine takes for this number of samples, and the unit of these times."""
+    """Return how long each machine takes for the given number of samples, and the unit of these times."""
     seconds = [DrawnRange(samples / each.high, samples / each.middle, samples / each.low) for each in samples_per_s]
     longest = max(each.middle for each in seconds)
     scale, unit = next(span for span in _SPANS if longest >= span[0] * span[1])[1:]
@@ -144,7 +144,7 @@ def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence
     The axis usually begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. The
     axis has room for the text beside each bar.
 
-    `more_letters`: for each range, the number of letters that are written after the text of the range.
+    `more_letters`: for each range, the number of letters written after the range's text.
     """
     letters = [len(each.text()) + 2 + more for each, more in zip(ranges, more_letters, strict=True)]
     low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
@@ -173,7 +173,7 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
 def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
     """Set the axis of machines.
 
-    The left panel has the names of the machines, and its rows are also the rows of the right panel.
+    The left panel shows the names of the machines. The right panel has the same rows without names.
     """
     axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -246,7 +246,7 @@ def _lines(
     """Draw one band for each machine.
 
     `words`: a function that returns the label of a value on the x axis.
-    `amount`: the amount of work. The y axis shows the cost or the time of this amount.
+    `amount`: the amount of work. The y axis shows the cost or the time of this amount of work.
     """
     scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:
@@ -299,7 +299,7 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Return a remark that says from which model size on a machine runs out of GPU memory.
+    """Return a remark that names the model size from which on a machine runs out of GPU memory.
 
     The curve of such a machine ends at this model size.
     """

@@ -19,9 +19,9 @@ Parts = Mapping[StepPart, float]  # seconds
 
 
 def visible(bars: Sequence[Parts]) -> list[Parts]:
-    """Return the bars of one figure without the parts that are too narrow to see in every bar.
+    """Return the bars of one figure. Leave out parts that are too narrow to see in every bar.
 
-    The time of these parts is added to the part `other`.
+    The time of the narrow parts is added to the part `other`.
     """
     least_s = _LEAST_SHARE * max((sum(bar.values()) for bar in bars), default=0.0)
     wide = [part for part in StepPart if any(bar[part] > least_s for bar in bars) and part is not StepPart.OTHER]
@@ -50,7 +50,7 @@ def draw(panel: Axes, bars: Sequence[Parts]) -> float:
 
 
 def largest(bars: Sequence[Parts]) -> str:
-    """Return the names and shares of the two largest parts, as sums over all bars: `compute 91 %, exchange 6 %`."""
+    """Return a text with the two parts that take most time, summed over all bars: `compute 91 %, exchange 6 %`."""
     sums = {part: sum(bar.get(part, 0.0) for bar in bars) for part in StepPart}
     whole = sum(sums.values()) or 1.0
     most = sorted(sums, key=lambda part: -sums[part])[:_MOST_NAMED]

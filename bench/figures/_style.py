@@ -155,7 +155,7 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the first words below the title, such as MEASURED. `sign` adds the rest of the origin.
+    `kind`: the words at the beginning of the line below the title, such as MEASURED. `sign` adds the rest of this line.
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
@@ -224,7 +224,8 @@ def _width_in(text: str) -> float:
 def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title.
 
-    If the text is too long, the longest facts are left out. The text then ends with the number of missing facts.
+    If the text is too long, the longest facts are left out. The text then ends with the number of facts that were left
+    out.
     """
     for text in figure.texts:
         if text.get_gid() == "origin":
@@ -403,7 +404,7 @@ def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return the text in one line, written so that matplotlib shows every character as it is.
+    """Return a text in one line, so written that matplotlib shows each character unchanged.
 
     Hidden characters are replaced by visible escapes. Two or more `$` are escaped, because matplotlib reads `$...$` as
     a formula.

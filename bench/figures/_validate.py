@@ -1,6 +1,6 @@
 """Draw the errors of predictions by class.
 
-The prediction of a system does not use the measurements of this system. Each row is drawn as a point.
+A system is predicted without its own measurements. Each row is drawn as a point.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 def _draw_fit(panel: Axes, look: _style.Look, fit: Fit) -> None:
     """Draw a line for each segment, and a tick at n1/2 of the last segment.
 
-    At the size n1/2, the last segment reaches half its bandwidth. The panel prints the bandwidth of this segment. If
-    the model does not fit, the lines are dotted and have no tick.
+    At the size n1/2, the last segment reaches half its bandwidth. The panel prints the bandwidth of the last segment.
+    If the model does not fit, the lines are dotted and have no tick.
     """
     for segment in fit.segments:
         sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
@@ -185,7 +185,7 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """Return the latency at which to draw the latency of a segment, in seconds.
+    """Return the latency to draw for a segment, in seconds.
 
     If the interval of the latency contains zero, return the upper end of the interval.
     """

@@ -83,8 +83,8 @@ def _band(point: CurvePoint) -> tuple[float, float]:
     """Return the lower and the upper end of the band that is drawn at a point, in seconds.
 
     The band reaches from the fastest to the slowest launch. With only one launch, the band reaches from the fastest
-    sample to the 95th percentile. If these times are unknown, the band is the interval of the median. Without an
-    interval, the band has no height.
+    sample to the 95th percentile. If these times are unknown, the band is the interval of the median. If the interval
+    is unknown, too, the band has no height.
     """
     if point.spread:
         return point.spread

@@ -45,8 +45,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    Some values apply to both directions, such as half a round-trip time or a two-way bandwidth. Such a value fills both
-    cells of the pair. If a direction was not measured, its cell is grey.
+    Some values apply to both directions, such as half a round-trip time or a two-way bandwidth. A value for both
+    directions fills both cells of the pair. If a direction was not measured, its cell is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -129,7 +129,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """The content of one map: its rows, and a function that returns the value of a row.
 
-    `least_is_worst`: True if small values are bad (rates), False if large values are bad (times).
+    `least_is_worst`: True if small values are bad, as for rates. False if large values are bad, as for times.
     `symmetric`: whether each row applies to both directions of its pair.
     """
 
@@ -311,10 +311,10 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
 
 
 def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
-    """Return a colour scale that spans at least a factor of 2. Otherwise, noise would look like a fault.
+    """Return a colour scale that spans at least a factor of 2. With a shorter scale, noise would look like a fault.
 
-    If the values span less, the scale is extended beyond the worst value. The scale is logarithmic if it spans more
-    than a factor of 5.
+    If the values span less than this, the scale is extended beyond the worst value. The scale is logarithmic if it
+    spans more than a factor of 5.
     """
     if least_is_worst:
         low = min(low, high / 2)
@@ -326,8 +326,8 @@ def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: for each cell, whether to write the value into the upper left corner. The lower right corner of such a
-    cell has another mark.
+    `corner`: for each cell, whether the value is written into the upper left corner of the cell. In such a cell, the
+    lower right corner has another mark.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

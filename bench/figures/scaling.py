@@ -1,8 +1,8 @@
 """Draw how the bandwidth or time of each pattern scales with the number of ranks.
 
 All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows two
-efficiencies of each world: its bandwidth divided by that of the smallest world, and its bandwidth divided by its own
-bound.
+efficiencies of each world. One compares the world's bandwidth with that of the smallest world, the other with the
+world's own bound.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _change(series: _Series, rated: bool) -> str:
-    """Return how the value changes from the smallest to the largest world of a panel's first measured curve.
+    """Return how the value of a panel's first measured curve changes from its smallest to its largest world.
 
     For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. If the panel has several curves, the text also has the
     name of this curve. If all curves are modelled, the text describes the first curve.
@@ -92,7 +92,7 @@ def _value(point: CurvePoint, rated: bool) -> float:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """Return a list with one figure, which shows the efficiency in percent at the largest pipelined size.
+    """Return a list with one figure, which shows the efficiency in percent at the largest size (pipelined).
 
     Scaling inside a node and scaling between nodes have separate curves. The list is empty if no world has a reference.
     """
@@ -261,8 +261,8 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
     """Return the lower end, the middle and the upper end of a point.
 
-    `ends`: the shorter and the longer time in seconds, or None if only the median is known.
-    `rated`: if True, the values are busbw in GB/s. If False, they are times in microseconds.
+    `ends`: the shorter and the longer time of the interval in seconds, or None if only the median is known.
+    `rated`: if True, the values are busbw in GB/s. If `rated` is False, the values are times in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)
     if rated:

@@ -79,8 +79,8 @@ def _bounds(one: StepScaling) -> list[tuple[float, float]]:
 def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[float, float]]:
     """Return (number of ranks, predicted speed-up) for each point whose step was predicted.
 
-    Measured speed-ups are relative to the first measured step, and predicted speed-ups to the first predicted step. The
-    result is empty if the first point has no prediction.
+    Measured speed-ups are relative to the first measured step. Predicted speed-ups are relative to the first predicted
+    step. The result is empty if the first point has no prediction.
     """
     first = one.points[0]
     if first.job not in expected:

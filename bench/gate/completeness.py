@@ -33,7 +33,10 @@ _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, byt
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """Return the modes of the rows that a demand judges. An empty tuple means that rows of all modes are judged."""
+    """Return the modes of the rows that a demand judges.
+
+    An empty tuple means that the demand judges rows of all modes.
+    """
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
@@ -138,7 +141,10 @@ def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
 def _absent_of_pattern(
     pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """Yield a fault if a pattern has no row. If it has rows, yield a fault for each named size without a row."""
+    """Yield a fault if a pattern has no row.
+
+    If the pattern has rows, yield a fault for each named size without a row.
+    """
     if not there and elsewhere:
         facts = {"expected": rule.transports, "pattern": pattern, "found": elsewhere}
         yield GateFault(FaultCode.TRANSPORT_OTHER, facts, pattern=pattern)
@@ -183,7 +189,7 @@ def _has_metric(row: Summary, limit: Demand) -> bool:
 
 
 def _fits_header(header: Header, rule: GateRule) -> bool:
-    """Check whether an imported job matches the rule, which then applies to all rows of the job."""
+    """Check whether an imported job matches the rule. If it does, all its rows match the rule."""
     return (
         header.pattern in rule.patterns
         and (not rule.transports or header.transport in rule.transports)
@@ -201,9 +207,9 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
     """Check whether the rule can apply to rows of this job.
 
-    Only the options in the job's case are compared with the rule. The nodes and ranks of a group are not compared,
-    because the case does not state them. Before a job has run, its transport may be `auto`, which matches every rule.
-    After the job has run, its header states the transport that was used.
+    Only the options in the job's case are compared with the rule's requirements. The nodes and ranks of a group are not
+    compared, because a case does not state them. Before a job has run, its transport may be `auto`, which matches every
+    rule. After the job has run, its header states the transport that was used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:
@@ -255,7 +261,7 @@ def _sizes_of(row: Summary) -> set[int]:
 
 
 def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFault]:
-    """Yield a fault for each skipped row that a demand selects. The fault states why the row was skipped."""
+    """Yield a fault for each skipped row that a demand selects. The fault states the reason for the skip."""
     modes = modes_of(rule, limit)
     for row in run.document.skipped:
         header = run.document.headers.get(str(row.get("job")))

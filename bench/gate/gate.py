@@ -26,7 +26,8 @@ from bench.results.document import Summary
 class JudgedDemand:
     """The result of one demand of one rule.
 
-    `worst`: the row whose figure is closest to the limit or furthest beyond it. None if no row was judged.
+    `worst`: the row that is closest to the limit, or that misses the limit most. None if no row was judged. None if no
+        row was judged.
     """
 
     rule: str
@@ -82,7 +83,7 @@ class GateResult:
 
 @dataclass(frozen=True, slots=True)
 class _DemandRows:
-    """`selected`: the rows that a demand selects. `met`: those of them that meet the demand."""
+    """`selected`: the rows that a demand selects. `met`: the selected rows that meet the demand."""
 
     demand: JudgedDemand
     selected: list[Summary]

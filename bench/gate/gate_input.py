@@ -37,7 +37,7 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """Return None: without a source of published figures, no figure is known for any row."""
+    """Return None, because without a source of published figures no figure is known."""
     return None
 
 
@@ -49,9 +49,9 @@ class GateInput:
     `job#2`.
     `warnings`: messages about damaged parts of the run's files.
     `networks`: for each job, the networks that its log names.
-    `inconsistent`: faults of rows that contradict the header of their job.
+    `inconsistent`: faults of rows that contradict their job's header.
     `baseline`: the run to compare with. If `baseline` is None, `no_baseline` says why.
-    `now`: the current time, from which the age of the run is computed.
+    `now`: the time at which the gate judges the run, from which the age of the run follows.
     `published`: a function that looks up published figures.
 
     The records have no sample times, because the times of a whole run may not fit into memory. Only the first time of
@@ -200,7 +200,7 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """Return the hosts of a group, given only the group's name, for example for a failed row.
+        """Return the hosts of a group, given only its name. This is needed for failed rows.
 
         If a job chose its pairs while it measured, the name of a pair states its two ranks.
         """
@@ -216,9 +216,9 @@ class RowHosts:
         return self._of_ranks(job, pair[0][:2] if pair else ())
 
     def of_job(self, job: str) -> tuple[str, ...]:
-        """Return all hosts of a job. The job is one attempt, or a planned job with all its attempts.
+        """Return all hosts of a job. `job`: an attempt, or a planned job.
 
-        The result is empty if the job has no header.
+        A planned job has the hosts of all its attempts. The result is empty if the job has no header.
         """
         if job in self._hosts:
             return self._hosts[job]
@@ -258,5 +258,5 @@ def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def pair_rows(rows: Iterable[Summary]) -> Iterator[Summary]:
-    """Return the rows of pairs that were measured, not modelled."""
+    """Return the rows of pairs, without modelled rows."""
     return (row for row in rows if row.src is not None and not row.modelled)

@@ -40,7 +40,7 @@ class _HostGpus(NamedTuple):
         """Choose one of three codes.
 
         Return `confined` if the driver shows each rank only its own GPU. Return `unreported` if the driver reports no
-        GPUs. Return `shown` in all other cases.
+        GPUs. In all other cases, return `shown`.
         """
         if self.confined:
             return confined
@@ -99,9 +99,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    A smaller number is no fault if bench.yaml states it, for example for a container. If the driver reports no GPUs,
-    the number of GPUs that jobs used is compared instead. The host fails only if its driver shows all GPUs
-    (`_HostGpus.certain`). Otherwise, the host cannot be judged.
+    If bench.yaml states a smaller number, for example for a container, this number is no fault. If the driver reports
+    no GPUs, the number of GPUs that jobs used is compared with the instance type. The host fails only if its driver
+    shows all GPUs (`_HostGpus.certain`). If the driver may hide GPUs, the host can neither pass nor fail.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():

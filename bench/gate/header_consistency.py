@@ -123,9 +123,9 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """Recompute a row's bus factor, and the bytes that must leave a rank or a node. Compare these values with the row.
+    """Recompute a row's bus factor, and the bytes that must leave a rank or a node.
 
-    Modelled rows are not checked, because they have no hosts.
+    Compare the recomputed values with the row. Modelled rows are not checked, because they have no hosts.
     """
     at = [host_of(header, rank) for rank in group.ranks]
     if header.modelled or None in at:

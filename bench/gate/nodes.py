@@ -115,7 +115,7 @@ class _Case:
     """The evidence about a host.
 
     `accusing`: reasons for which the host fails.
-    `open`: reasons for which the host can neither pass nor fail.
+    `open`: reasons for which it is undecided whether the host is good.
     """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class _Case:
 
 
 def diagnosed(run: GateInput) -> Diagnosis | None:
-    """Diagnose this run's pairs. Return None if the run has no pairs and too few similar logs."""
+    """Diagnose this run's pairs. Return None if the run has neither pairs nor enough similar logs."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
         found = pair_evidence.diagnosed(headers, (asdict(row) for row in pair_rows(run.document.summaries)))
@@ -136,7 +136,7 @@ def diagnosed(run: GateInput) -> Diagnosis | None:
 
 
 def _of_logs(run: GateInput) -> Diagnosis | None:
-    """Diagnose hosts from imported logs of similar jobs. Return None if there are too few such logs."""
+    """Diagnose hosts from imported logs of similar jobs. Return None if there are too few similar logs."""
     if sum(bool(header.imported) for header in run.document.headers.values()) < LEAST_RUNS:
         return None
     runs = explain_stored.imported(run.attempts)
@@ -236,8 +236,8 @@ def nodes(
     `good`: the rows that met a demand, and the hosts that are not slow according to measurements of pairs.
     `retested`: the start of the new measurement of each host that was measured again.
 
-    A row that was measured on several nodes does not prove that any one of them is good. The exception is the row of a
-    pair: a good row proves that both hosts are good.
+    A row that was measured on several nodes does not prove that a single one of them is good. A good row of a pair is
+    an exception, because it proves that both hosts are good.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -258,7 +258,7 @@ def nodes(
 def _cases(
     run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
 ) -> dict[str, _Case]:
-    """Collect the evidence about each host from the diagnosis and from all faults, also from faults without a host."""
+    """Collect the evidence about each host from the diagnosis and from all faults, including faults without a host."""
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
     cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
     for part in diagnosis.accused if diagnosis else ():
@@ -305,7 +305,7 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 def _vouches(row: Summary) -> bool:
     """Check whether the row can prove that a node is good.
 
-    A row proves this if data crossed a link, or if the row measured the memory of a GPU.
+    A row proves this if data crossed a link, or if the row measured copies in the memory of one GPU.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
@@ -328,7 +328,9 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield (fault, hosts, accuses) for each fault. `hosts`: the hosts that the fault concerns.
+    """Yield (fault, hosts, accuses) for each fault. `hosts`: the hosts that the fault is about.
+
+    `accuses`: whether these hosts fail because of the fault.
 
     `accuses`: whether these hosts fail because of the fault. A fault that names no host concerns all hosts.
     """

@@ -124,9 +124,9 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     warnings: list[str] = []
 
     def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
-        """Yield the attempts one by one, and drop the sample times of each attempt.
+        """Yield the attempts one by one. Drop the sample times of each attempt after use.
 
-        Otherwise, they may fill the memory.
+        The times of all attempts together may fill the memory.
         """
         for job, attempt in runs.attempts_in_turn(path, warnings):
             yield job, attempt
@@ -175,7 +175,10 @@ def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
 
 
 def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
-    """Return the run together with its baseline. If the baseline cannot be used, return the run with the reason."""
+    """Return the run together with its baseline run.
+
+    If the baseline cannot be used, return the run with a fault that says why.
+    """
     try:
         base = collect.find(name, results)
         if base.resolve() == path.resolve():

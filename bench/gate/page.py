@@ -35,7 +35,7 @@ _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
 def table(gate: GateResult, width: int = PIPED_WIDTH) -> str:
-    """Return the verdict, the failures by name, and the tables of demands, publication rules and nodes.
+    """Return the verdict, the failures, and the tables of demands, publication rules and nodes.
 
     `width`: the number of characters in a line.
     """
@@ -160,7 +160,7 @@ def replaced(superseded: Superseded) -> str:
 def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> list[str]:
     """Describe each fault that has this name in one sentence.
 
-    After `most` sentences, only the number of further faults is given.
+    If there are more than `most` sentences, the other faults are only counted.
     """
     found: dict[str, None] = {}
     for fault in gate.faults:
@@ -214,7 +214,7 @@ def _names(gate: GateResult) -> list[GateFailure]:
 
 
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """Describe the pairs that a retest replaced, in one line for each job."""
+    """Describe the pairs that a retest replaced. The result has one line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
     for each in superseded:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
@@ -280,7 +280,7 @@ def looked_at(document: Document) -> list[str]:
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
-    """Return the sentences about a publication rule, each with the faults that it describes."""
+    """Return the sentences about a publication rule. Each sentence has the faults that it describes."""
     found: dict[str, list[GateFault]] = {}
     for fault in finding.faults:
         found.setdefault(fault.what, []).append(fault)

@@ -82,8 +82,8 @@ class FindingStatus(StrEnum):
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule checks, for example "run", "rows" or "timed rows". `about` is empty if all rows are imported
-    and the rule cannot judge imported rows.
+    `about`: what the rule checks ("run", "rows", "timed rows" or _HOSTS). `about` is empty if all rows are imported and
+    the rule cannot judge imported rows.
     `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 
@@ -105,7 +105,7 @@ class PublishedRow:
 
     @property
     def is_timed(self) -> bool:
-        """Whether this suite measured the row, so that raw samples and a median exist."""
+        """Whether this suite measured the row, so that its raw samples and its median exist."""
         return self.record.samples is not None and not self.record.modelled and self.summary.median_s is not None
 
     def fault(self, code: FaultCode, **facts: Any) -> GateFault:
@@ -116,7 +116,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """A run in the form that the publication rules need: with the rows of its report and their records."""
+    """A run in the form that the publication rules need: the run, and the rows of its report with their records."""
 
     run: GateInput
     rows: tuple[PublishedRow, ...]

@@ -44,8 +44,8 @@ _REPAIRABLE = frozenset(
 class Retest:
     """One retest of a run.
 
-    `jobs`: for each job, the suspected hosts whose pairs were measured again. The value for a job is an empty tuple if
-    the job measured all its ranks again.
+    `jobs`: for each job, the suspected hosts whose pairs were measured again. If the job measured all its ranks again,
+    its value is an empty tuple.
     `reasons`: the verdict before the retest, as text.
     `failures`: how many faults had each failure name before the retest.
     """
@@ -80,7 +80,7 @@ class RetestPlan:
     `ladders`: the jobs that choose their next pairs from the results so far.
     `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these hosts again.
     `partners`: hosts that did not fail. The jobs in `ladders` measure the suspects together with these hosts.
-    `failures`: how many faults have each failure name.
+    `failures`: for each failure name, the number of faults with this name.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -117,7 +117,7 @@ def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tup
 
 
 def suspects(retests: Sequence[Retest]) -> dict[str, str]:
-    """Map each host whose pairs were measured again to the start of its last retest."""
+    """For each host whose pairs were measured again, return the start of the last retest of these pairs."""
     return {host: retest.started for retest in retests for of_job in retest.jobs.values() for host in of_job}
 
 
@@ -137,7 +137,7 @@ def _requested(row: Summary) -> Iterator[tuple[Any, ...]]:
 def _repaired(row: Mapping[str, Any], measured: Mapping[tuple[Any, ...], int], after: int) -> bool:
     """Check whether a later attempt measured a row that failed or was skipped.
 
-    Later attempts have a number above `after`.
+    An attempt is later if its number is above `after`.
 
     `measured`: for each row (job, mode, group, size), the number of the last attempt that measured the row.
     """
@@ -166,7 +166,7 @@ def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[st
 
 
 def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the later attempt that measured a host of this pair again, or None if there is no such attempt."""
+    """Return the later attempt that measured a host of this pair again, or None if no attempt did."""
     attempts = again.get(job_of_attempt(row.job), {})
     if not attempts or row.src is None or row.dst is None:
         return None

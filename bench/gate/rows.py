@@ -68,7 +68,10 @@ def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
 
 
 def _twin(header: Header, row: Summary) -> Twin:
-    """Return the key of an imported row. The in-place and the out-of-place row of one operation have the same key."""
+    """Return the key of an imported row. A key identifies an operation in a log.
+
+    The in-place and the out-of-place row of one operation have the same key.
+    """
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -78,10 +81,10 @@ def evidence(
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged.
 
-    If a first reason already explains other reasons, the other reasons are left out.
+    If the first reason makes other reasons meaningless, the other reasons are left out.
 
-    `checked`: the keys of imported out-of-place rows with correct data. If the out-of-place row of an operation is
-    correct, its in-place row may be unchecked, because some tools cannot check data in place.
+    `checked`: the keys of imported out-of-place rows with correct data. Some tools cannot check data in place and print
+    N/A. An unchecked in-place row is therefore accepted if the out-of-place row of the same operation is correct.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -137,7 +140,7 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """Return the figure of a row that a demand limits, such as its busbw or its time.
+    """Return the figure of a row that a demand refers to, such as the busbw or the time.
 
     If another tool reports only a mean time, the mean is used.
     """
@@ -165,8 +168,8 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     """Yield faults about the row's samples, such as too few samples.
 
-    Imported and modelled rows have no samples, so they have no such faults. The rule itself decides whether such rows
-    are accepted.
+    Imported rows and modelled rows have no samples, so they cannot have faults about samples. The rule itself decides
+    whether such rows are accepted.
     """
     if is_imported(row) or row.modelled:
         return
@@ -206,9 +209,9 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """Return the quantity of which a demand such as `80% of bound` demands a share: the bound or a published figure.
+    """Return the bound or the published figure to which the percentage in a demand such as `80% of bound` refers.
 
-    Return None if the quantity is unknown.
+    If the bound or figure is unknown, return None.
     """
     if limit.of == "bound":
         known = row.bound_bytes_per_s
@@ -232,8 +235,8 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared only with each other. An imported log has only one group, the whole world. The
-    figure of an imported log is therefore compared with the other logs of similar jobs.
+    Pairs inside a node are compared only with each other. An imported log has only one group, the whole world. An
+    imported log is therefore compared with the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:

@@ -27,8 +27,8 @@ class Demand:
 
     `side`: "least", "most", or "not-slower". For "not-slower", the figure is compared with the baseline, and `value` is
     the largest tolerated change.
-    `of`: "bound", "reference" or "median" if `value` is a share of this quantity. If `of` is empty, `value` is in bytes
-    per second or in seconds.
+    `of`: the quantity of which `value` is a share ("bound", "reference" or "median"), or "". If `of` is empty, `value`
+    is in bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """
 
@@ -43,11 +43,11 @@ class Demand:
 class GateRule:
     """A rule: demands on all rows that match the rule's selectors. An empty selector matches any row.
 
-    `sizes`: message sizes in bytes. The run must have a row of each size.
+    `sizes`: message sizes in bytes. The run must have a row of each of these sizes.
     `spans`: ranges of sizes, as (smallest, largest) in bytes. Every measured size in a range is judged, and every
     requested size in a range must have a row.
-    `factors`: required values of other options of the job's case. If a pattern does not have such an option, none of
-    its rows match. Rows of other tools' logs never match, because these logs do not record the options.
+    `factors`: the values that the rule requires of other options of the job's case. If a pattern does not have such an
+    option, none of its rows match. Rows of other tools' logs never match, because these logs do not record the options.
     `groups`: names of groups, as shell patterns (node*).
     `modes`: the modes to judge. If it is empty, demands on rates judge pipelined rows, and demands on times judge
     isolated rows.
@@ -80,7 +80,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a rules file expects of the whole run. If a field is empty, nothing is expected.
+    """What a rules file expects of the whole run. An empty field means that nothing is expected.
 
     `gpus_per_node`: the expected number of GPUs. Each node's driver must report this number, bench.yaml must state it,
         and a job must have used as many GPUs on a node.

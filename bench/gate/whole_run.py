@@ -89,9 +89,9 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
 
 
 def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a key that identifies a failure. Failures with the same cause have the same key.
+    """Return a key that identifies a failure. Equal failures have the same key.
 
-    The key is the failure's code with its facts. For a failure without a code, the key is the text.
+    The key is the failure's code with its facts. If a failure has no code, the key is its text.
     """
     code = str(failed.get("code") or UNCODED)
     if code == UNCODED:
@@ -240,7 +240,7 @@ def _only_transport(pattern: str) -> str | None:
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
     """Yield a fault if the GPUs of the nodes are not the GPUs of the run's instance type.
 
-    The bounds of the run are computed from the links of this instance type, so they would be wrong.
+    The bounds of the run would be wrong, because they are computed from the links of this instance type.
     """
     if header.instance not in instances():
         return

@@ -33,7 +33,7 @@ class DotLimit:
 class DotRow:
     """A row of the picture.
 
-    `kind`: the text at the left edge. If consecutive rows have the same text, only the first of them shows it.
+    `kind`: the text at the left edge. If consecutive rows have the same text, only the first row shows the text.
     `name`: the text beside the axis. `words`: the text at the right of the row.
     `ends`: the interval of the rate, or None if unknown.
     """

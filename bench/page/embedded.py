@@ -114,9 +114,9 @@ def _document(stored: Mapping[str, Any]) -> Document:
 
 
 def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
-    """Return the rows of a job as columns.
+    """Return the rows of a job as columns of values.
 
-    `same`: the values that all rows share. Every other column is a list, or is packed.
+    `same`: the values that all rows share. Each other column is a list or a packed column.
     """
     same: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -154,9 +154,9 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
 
 
 def _with_floor_kind(row: Summary) -> Summary:
-    """Return the row with a value for `floor_kind`.
+    """Return the row with the field `floor_kind` filled in.
 
-    Older pages have only the name of the floor, from which the kind follows.
+    Older pages store only the name of the floor. The kind follows from this name.
     """
     if row.floor_s is None or row.floor_kind is not None:
         return row
@@ -165,11 +165,11 @@ def _with_floor_kind(row: Summary) -> Summary:
 
 
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
-    """Return a column in a form that needs few bytes even for many rows.
+    """Return a column of many rows in a form that needs few bytes.
 
-    There are several packed forms:
+    There are several packed forms.
     `pair`: no values are stored, because src and dst determine the group.
-    `over`: one constant is stored. The value of a row is this constant divided by the row's median.
+    `over`: one constant is stored. The value of a row is the stored constant divided by the row's median.
     `whole`: whole numbers.
     `steps`: logarithms of the values, in steps of 0.1 %.
     `kinds`: the distinct values, and for each row the position of its value in this list.

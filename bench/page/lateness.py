@@ -20,7 +20,7 @@ _LEAST_RANKS = 3  # with two ranks, each is the slowest in about half of the sam
 
 @dataclass(frozen=True, slots=True)
 class _LateRank:
-    """How often one rank was the slowest: in `count` of its `of` samples."""
+    """How often one rank was the slowest: in `count` of `of` samples."""
 
     rank: int
     host: str
@@ -29,7 +29,7 @@ class _LateRank:
 
 
 def draw(document: Document) -> Markup:
-    """Return a table for each job that recorded the slowest ranks.
+    """For each job that recorded the slowest ranks, return a table.
 
     The table lists the ranks that were most often slowest.
     """
@@ -54,8 +54,8 @@ _COLUMNS = (
 def _late(header: Header, rows: Sequence[Summary]) -> Iterator[_LateRank]:
     """Yield every rank of a job.
 
-    Rows in which a rank was starved (lacked CPU time) are left out. In such a row, the slowest ranks only waited for
-    the starved rank.
+    Rows in which a rank was starved (lacked CPU time) are left out. In a row with a starved rank, the slowest ranks
+    only waited for this rank.
     """
     counts: Counter[int] = Counter()
     num_ranks = 0

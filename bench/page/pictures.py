@@ -42,7 +42,7 @@ def bandwidths(document: Document) -> Markup:
 def latencies(document: Document) -> Markup:
     """Return a picture for each pattern with an isolated time.
 
-    The picture also shows the latency floor, which is the shortest time that the latencies of the links allow.
+    The picture also shows the latency floor, which is the shortest time that the links' latencies allow.
     """
     rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes]
     columns = [
@@ -115,7 +115,7 @@ def _pictures(
 def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
     """Return the colour and the marker of each curve, and its number among the curves with this colour.
 
-    These are the same for a curve in all pictures. All curves of one transport have the same colour, but different
+    The values of a curve are the same in all pictures. All curves of one transport have the same colour, but different
     markers and dashes.
     """
     found: dict[CurveLabel, tuple[str, str, int]] = {}

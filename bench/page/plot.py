@@ -49,7 +49,7 @@ class PlotPoint:
 class PlotCurve:
     """A curve.
 
-    `number`: the number of this curve among the curves of the same colour. The number determines the dashes.
+    `number`: the number of this curve among the curves of the same colour. The dashes depend on this number.
     """
 
     label: str
@@ -214,8 +214,8 @@ def _y_ticks(scale: _Scale) -> list[float]:
 def _spread(values: Sequence[float]) -> list[float]:
     """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
 
-    The largest value is always among them. The smallest value is also among them, except if all values are close
-    together.
+    One of the returned values is always the largest value. The smallest value is also returned, unless all values are
+    close together.
     """
     if not values:
         return []
@@ -279,7 +279,7 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 def _ink(curve: PlotCurve | PlotLine) -> str:
     """Return the colour of a curve or line. Black curves have the colour of the text.
 
-    On dark pages, the text is white.
+    On dark pages, the colour of the text is white.
     """
     return "currentColor" if curve.colour == "#000000" else curve.colour
 

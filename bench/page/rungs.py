@@ -1,8 +1,8 @@
 """Draw the rungs of a machine: the best rates of copies, kernels, peers, collectives and steps, with their bounds.
 
-A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. The rungs are sorted in this
-order, with copies at the bottom. Compared with the rung below, a rung moves data further and over another link. A rung
-can be slower than the rung below for two reasons: its link has a lower bound, or software loses time.
+A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. Rungs are sorted in this order,
+from the lowest to the highest. A rung moves data further than the rung below it, and over another link. A rung can be
+slower than the rung below for two reasons: its link has a lower bound, or software loses time.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Rung:
 
 
 def against(rung: Rung, below: Rung) -> Coded:
-    """Compare a rung with the rung below it. Return why it is slower, or that it is not slower.
+    """Compare a rung with the rung below it. Return the reason for the difference, or that there is none.
 
-    The reason may be the bound of the rung's own link, software, or unknown.
+    The reason may be the bound of the rung's own link, or software. It may also be unknown.
     """
     rate, rate_below = rung.row.busbw_bytes_per_s, below.row.busbw_bytes_per_s
     assert rate and rate_below
@@ -85,9 +85,9 @@ def against(rung: Rung, below: Rung) -> Coded:
 
 
 def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
-    """Return the rung to compare with: the fastest rung of the next lower kind that was measured.
+    """Return the rung to compare with: the fastest measured rung of the next lower kind.
 
-    Rungs over the same transport take precedence.
+    If there are rungs over the same transport, only these are considered.
     """
     lower = [one for one in found if _RUNGS.index(one.kind) < _RUNGS.index(rung.kind)]
     nearest = [one for one in lower if one.kind == lower[-1].kind]
@@ -109,7 +109,7 @@ def rungs(document: Document) -> list[Rung]:
 
 
 def missing(document: Document) -> list[str]:
-    """For each rung without a row, return the patterns that were skipped, with the reasons."""
+    """For each rung that has no row, return the skipped patterns with the reasons."""
     have = {rung.kind for rung in rungs(document)}
     found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
@@ -122,12 +122,12 @@ def missing(document: Document) -> list[str]:
 
 
 def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
-    """Return a rung for the training steps over each transport.
+    """For each transport, return a rung for its training steps.
 
     The rate of this rung is the rate of the step's fastest gradient bucket. The time of a bucket begins when the bucket
     is ready, and ends at the end of its allreduce. The bound of this rung is the rate of the `allreduce` row with the
-    nearest size. This row has the same transport and the same number of ranks as the step. `rows`: the valid rows that
-    have a rate.
+    nearest size. This `allreduce` row has the same transport and the same number of ranks as the step. `rows`: the
+    valid rows that have a rate.
     """
     found = []
     for one in document.steps:

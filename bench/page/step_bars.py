@@ -77,7 +77,7 @@ def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
 
 
 def _legend(bars: Sequence[StepBar]) -> Markup:
-    """Return the legend of the parts that are large enough to be seen. A tooltip names the other parts."""
+    """Return the legend of the parts that are large enough to be seen. A tooltip names the parts that are too small."""
     items = []
     least_s = _LEAST_SHARE * max(one.step_s for one in bars)
     for part in StepPart:

@@ -20,7 +20,7 @@ _ORDER = ("hard", "reference", "traffic")
 class BoundCurve:
     """One bound at increasing sizes. Rates are in GB/s.
 
-    `whose`: the settings of the curves that have this bound, or "" if all curves of the picture have it.
+    `whose`: the settings of the curves that have this bound, or "" if all curves of the picture have this bound.
     `where`: the sizes for which the bound is valid, such as `up to 4K`, or "" if it is valid for all sizes.
     `whole`: whether the line of a constant bound may cross the whole picture.
     """
@@ -69,7 +69,7 @@ def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[Bound
 
     If several curves have equal bounds, the picture shows one line for these bounds. A traffic bound is valid only for
     the sizes at which the library uses one algorithm. There is therefore a separate line for each algorithm. A traffic
-    bound is left out if it has the same line as a hard bound of the same curves.
+    bound is not shown if its line coincides with the line of a hard bound of the same curves.
     """
     pieces: list[_Piece] = []
     for label, points in lines.items():

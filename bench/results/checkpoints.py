@@ -19,7 +19,7 @@ _LATE_BURSTS = 0.75
 def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
     """Return the figures of a row of checkpoints, or an empty list for any other row.
 
-    If the data that were read back are wrong, the row has no figures.
+    If a checkpoint was read back with wrong data, the row has no figures.
     """
     found, samples = record.checkpoint, record.samples
     if found is None or samples is None or record.verified is False or not stats.usable(samples.seconds):

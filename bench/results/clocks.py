@@ -6,8 +6,8 @@ reads its clock (t) and answers. When the answer arrives, the reference reads it
 offset is between `t - s1` and `t - s0`.
 
 The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
-than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip,
-so it covers this case.
+than the other, the offset is wrong, and more messages do not help. The error bound, which is half of the shortest round
+trip, still holds in this case.
 
 This module only computes. The module rank/clocks.py reads the clocks and converts the readings to seconds.
 """
@@ -77,11 +77,12 @@ class Clock:
 
     A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
 
-    A fitted value is a weighted sum of the measured offsets. Its error is therefore at most the sum of |weight| x
-    bound. This error bound grows with the distance from the measurements. If the drift is not constant, a measured
-    offset may be further from the fitted line than the bound of this offset. The excess is then added to the error
-    bound. Before the first and after the last measurement, the error bound grows by WANDER per second, or by MAX_DRIFT
-    if the drift is unknown. The reference clock is a Clock without offsets.
+    Each fitted value is a weighted sum of the measured offsets. The error of a fitted value is therefore at most the
+    sum of |weight| x bound. This error bound grows with the distance from the measurements. If the drift is not
+    constant, a measured offset may be further from the fitted line than the bound of this offset. The excess is then
+    added to the error bound. Before the first and after the last measurement, the error bound grows by WANDER per
+    second. If the drift is unknown, it grows by MAX_DRIFT per second. A Clock without offsets is the reference clock
+    itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -161,10 +162,10 @@ class _Fit:
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
     """Return a clock's offset at the middle of the shortest round trip of a burst.
 
-    Each round trip allows a range of offsets. The result is the middle of the range that all round trips allow. Its
-    largest error is half the width of this range. The clock may have drifted between two round trips. The ranges of the
-    other round trips are therefore widened by the largest possible drift. They are also widened by the error bounds of
-    `parent`, the clock that sent the burst.
+    Each round trip allows a range of offsets. The result is the middle of the range of offsets that all round trips
+    allow. The largest error of the offset is half the width of this range. The clock may have drifted between two round
+    trips. The ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of
+    `parent`, the clock that sent the burst, also widen the ranges.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """

@@ -39,7 +39,7 @@ FDR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row that both runs measured, with the median time of each launch in seconds.
+    """One row that is in both runs, with the median time of each launch in seconds.
 
     `factors`: the factors of BASE.
     `differs`: the factors that differ, each with its value in BASE and its value in NEW.
@@ -96,7 +96,7 @@ class Comparison:
 
     `delta`: the smallest change that matters (0.05 is 5 %).
     `fdr`: the false discovery rate over all rows.
-    `together`: the joint test of all rows that have enough launches. None if there are no such rows.
+    `together`: the joint test of all rows that have enough launches. If no row has enough launches, `together` is None.
     """
 
     rows: tuple[Compared, ...]
@@ -126,7 +126,7 @@ class Comparison:
     def is_decided(self) -> bool:
         """Whether the verdicts are final, so that no more launches are needed.
 
-        This is true if all rows together or any single row changed, or if all rows are equivalent.
+        The verdicts are final if all rows together changed, if any single row changed, or if all rows are equivalent.
         """
         decided = {ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER}
         if self.counts["slower"] or self.counts["faster"]:
@@ -152,13 +152,13 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: whether the launches of both runs alternated. With at least LEAST_PAIRS alternating launches, the
-    launches are tested in pairs.
+    `in_turn`: whether the launches of both runs alternated. If at least LEAST_PAIRS launches alternated, the launches
+    are tested in pairs.
 
     `allow_diff`: the factors that may differ between the runs.
 
-    Raises UsageError if a factor differs that is not in `allow_diff`, or if `allow_diff` has an unknown factor. Also
-    raises UsageError if no row can be compared.
+    Raises UsageError if any other factor differs, or if `allow_diff` has an unknown factor. Also raises UsageError if
+    no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -215,7 +215,7 @@ def _compared(
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the times of a row's launches in seconds, if one or both runs were imported from another tool.
+    """Return the launch times of a row in seconds, if BASE or NEW is an imported run.
 
     Imported rows are not tested.
     """
@@ -270,7 +270,7 @@ def _judged(
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
     A row can get the verdict "slower" or "faster" only if the joint test finds a change. If the two runs do not differ,
-    the probability of any verdict "slower" or "faster" is therefore at most `fdr`.
+    the verdict "slower" or "faster" therefore occurs with a probability of at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
@@ -289,7 +289,7 @@ def _judged(
 
 
 def num_launches(row: Compared) -> int:
-    """Return the smaller number of launches of BASE and NEW."""
+    """Return the number of launches of BASE or NEW, whichever is smaller."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
@@ -315,7 +315,7 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
 def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
     """Return the rows that only one of the two runs has.
 
-    Each row has the factors that differ in the other run, or the reason why the other run lacks the row.
+    Each returned row has the factors that differ in the other run, or the reason why the other run lacks the row.
     """
     lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):

@@ -30,7 +30,7 @@ _VERDICTS = (
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The names of two compared runs, and the command that measures enough launches of both."""
+    """The names of the two compared runs, and a command that measures enough launches of both runs."""
 
     base: str
     new: str
@@ -161,7 +161,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return notes on rows without verdict, rows without ratio, unmatched rows, and how many launches are needed."""
+    """Return notes on rows without verdict or ratio, on rows of only one run, and on how many launches are needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -239,9 +239,9 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines that name the rows that only one of the two runs has.
+    """Return lines that name the rows of BASE or NEW that the other run lacks.
 
-    If a row is missing in two modes at the same sizes, one line names both modes.
+    If two modes lack the same sizes of a row, one line names both modes.
     """
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
@@ -259,9 +259,9 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return how large a change must be so that the comparison detects it, for all rows together and for a single row.
+    """Return the smallest detectable changes: of all rows together, and of a single row.
 
-    Both values depend on the number of launches.
+    Both changes depend on the number of launches.
     """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
@@ -368,9 +368,9 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the reason as plain data. The key `name` has its text.
+    """Return the text, the code and the facts of a reason under three keys. The key `name` has its text.
 
-    The keys `<name>_code` and `<name>_facts` have its code and its facts.
+    The keys `<name>_code` and `<name>_facts` have the code and the facts of the reason.
     """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}

@@ -39,9 +39,10 @@ class Scaling:
     `value`, `reference`: the value of this factor in the row and in the reference row.
     `time_ratio`: the row's time / the reference's time.
     `efficiency`: the row's busbw / the reference's busbw, or None if there is no busbw.
-    `interval_over`: "launches" or "samples", depending on which variation the 95 % intervals of both ratios cover.
+    `interval_over`: "launches" if the 95 % intervals of both ratios cover the variation between launches, "samples" if
+        they cover the variation of samples.
     `bound_fraction`: the row's busbw / the bound for the row's number of ranks and nodes.
-    `floor_fraction`: the latency floor / the row's time. Only rows in isolated mode have this value.
+    `floor_fraction`: the latency floor / the row's time. Only rows in isolated mode have a `floor_fraction`.
     """
 
     job: str
@@ -118,7 +119,8 @@ class Overlapped:
 
     `factor`: the allreduce's time with products / its time without products, as the median over pairs of blocks.
     `product_factor`: the products' time with the allreduce / their time alone.
-    `interval_over`: "blocks" or "launches", depending on which variation both 95 % intervals cover.
+    `interval_over`: "blocks" if both 95 % intervals cover the variation between blocks, "launches" if they cover the
+        variation between launches.
     `product_flops_per_s`: the rate of one rank's products when they run alone.
     `num_not_covered`, `num_samples`: see OverlapSamples in core/record.py.
     """
@@ -185,7 +187,8 @@ class Sharing:
     The times without other groups come from a job with the topology `TOPOLOGY in turn`.
 
     `factor`: the time while all groups run / the time while only this group runs.
-    `interval_over`: "launches" or "samples", depending on which variation the factor's 95 % interval covers.
+    `interval_over`: "launches" if the 95 % interval of `factor` covers the variation between launches, "samples" if it
+        covers the variation of samples.
     """
 
     job: str  # the job that ran the groups at once

@@ -4,13 +4,14 @@ A contradiction is a time that is too long, given the times of other rows. The r
 "Self-consistent MPI performance guidelines". An operation should not be slower than a sequence of other operations that
 has the same result. Every rule has the form `time of an operation <= sum of the times of the other operations`. All
 operations of a rule have the same payload (S in docs/metrics.md) and the same settings. A contradiction means that a
-row is wrong, or that the library chose a slow algorithm. In the second case, the other operations are a faster way to
-the same result. linkbench reports contradictions, but does not delete or correct any row.
+row is wrong, or that the library chose a slow algorithm. If the library chose a slow algorithm, the other operations
+are a faster way to the same result. The command linkbench reports contradictions, but does not delete or correct any
+row.
 
-A contradiction must exceed noise. The first operation's time is the lower end of its interval, and each of the other
-times is the upper end of its interval. The first time must exceed the sum of the others by more than a tolerance. Every
-launch that measured all rows of the rule must show the contradiction. Rows without an interval, invalid rows, and rows
-with a drift are left out.
+A contradiction must exceed noise. The first operation's time is the lower end of its interval. Each of the other times
+is the upper end of its interval. The first operation's time must exceed the sum of the other times by more than a
+tolerance. Every launch that measured all rows of the rule must show the contradiction. Rows without an interval,
+invalid rows, and rows with a drift are left out.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _comparable(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the rows to which a rule may apply. A run of thousands of pairs has few such rows."""
+    """Return the rows to which a rule may apply. Even a run of thousands of pairs has few such rows."""
     isolated = {row.pattern for row in rows if row.mode == "isolated"}  # to compare with pipelined rows
     two_way = {row.pattern for row in rows if row.direction == "two-way"}
     patterns = isolated | two_way | _REPLACED
@@ -182,7 +183,7 @@ def _comparable(rows: Sequence[Summary]) -> list[Summary]:
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
     """Return the conditions of a header's rows as a hashable key.
 
-    Also return the window of the case, which is the number of messages in flight.
+    Also return the window of the case (the number of messages in flight).
     """
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
@@ -317,7 +318,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
     """Return a description of one side of a conflict.
 
-    A side is one row, or the rows of several operations that follow each other.
+    One side of a conflict is one row, or the rows of several operations that follow each other.
     """
     summaries = [row.summary for row in rows]
     first = summaries[0]

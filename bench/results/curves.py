@@ -71,7 +71,7 @@ def seconds(row: Summary) -> float:
 
 
 def expected_seconds(row: Summary) -> Ends:
-    """Return the interval, in seconds, in which the time on a real machine is expected. Return None if unknown."""
+    """Return the time in seconds that a real machine is expected to need, as an interval. Return None if unknown."""
     low, high = row.expected_low_s, row.expected_high_s
     return None if low is None or high is None else (low, high)
 
@@ -92,7 +92,9 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One point of a curve: a message size, with one row per launch of the case. Times are in seconds.
+    """One point of a curve: a message size, with the row of the slowest group from each launch of the case.
+
+    Times are in seconds.
 
     `seconds`: the median of the launches' medians.
     `interval`: the 95 % interval of `seconds`, over launches or within a single launch. None means unknown.
@@ -164,7 +166,8 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
     """From rows that differ only in their launch, return the row with the middle time.
 
-    If two rows are in the middle, return the slower row. The row of the fastest launch would be fast by chance.
+    If two launches are in the middle, return the row of the slower launch. The row of the fastest launch may have been
+    fast by chance.
     """
     cells = launches.cells(document.headers, rows)
     return [sorted(cell.rows.values(), key=seconds)[len(cell.rows) // 2] for cell in cells]
@@ -214,11 +217,11 @@ def _not_converged(point: CurvePoint) -> str:
 
 
 def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
-    """Return the points among which a panel's main result is chosen, each with the label of its curve.
+    """Return the points from which a panel's main result is chosen, with the labels of their curves.
 
-    Modelled points are returned only if all points are modelled. Points above their bound are returned only if all of
-    the remaining points are above their bounds. Points that did not converge are returned, too. Without them, the main
-    result of a busy machine could lie far below the curve.
+    Modelled points are returned only if no other points exist. Points above their bound are returned only if there are
+    no other points. Points that did not converge are returned, too. Without such points, the main result of a busy
+    machine could lie far below the curve.
     """
     found = [(label, point) for label, points in lines.items() for point in points]
     found = [pair for pair in found if not pair[0].modelled] or found

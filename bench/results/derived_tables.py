@@ -52,9 +52,9 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """A line of the table of launches: one size and group of a case.
+    """One size and group of a case, as a line in the table of launches.
 
-    For each mode, the line shows the spread over the launches.
+    For each mode, the line shows how much the launches differ.
     """
 
     heading: str
@@ -142,7 +142,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """Return a count with its total as text, such as `4 of 21`. The result is empty if `num` is 0."""
+    """Return a text such as `4 of 21`. The result is empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 

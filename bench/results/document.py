@@ -113,7 +113,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row, summarised over all launches of its run. A ratio of 0.02 means 2 %.
+    """One row of a run, with statistics over all its launches. A ratio of 0.02 means 2 %.
 
     The job (without its launch), the mode, the size and the group identify a row.
 
@@ -190,9 +190,9 @@ class Fit:
 class Conflict:
     """Two measured rows that contradict each other by more than noise explains.
 
-    `ratio`: by which factor the first row is too slow (its measured time / the largest time that the other row allows).
+    `ratio`: the measured time of the first row / the largest time that the other row allows.
     `rule`: the rule that the two rows break, such as `pipelined <= isolated`.
-    `code`, `facts`: which rule is broken, with the facts of the message (ConflictCode).
+    `code`, `facts`: the code of the message about this conflict, and the facts of the message (ConflictCode).
     `sentence`: the contradiction in words.
     """
 
@@ -242,8 +242,8 @@ DOCUMENT_SCHEMA = "bench.document/1"
 class Document:
     """All data of a run that reports and figures show.
 
-    These are the headers of the jobs, the summaries of the rows, results that combine several rows, and the rows that
-    were not measured.
+    A document has the headers of the jobs, the summaries of the rows, results that combine several rows, and the rows
+    that were not measured.
 
     `unplanned`: the parts that the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
     `skipped`, `failures`: plain rows, with keys such as "job", "pattern", "transport", "mode", "requested_bytes" and

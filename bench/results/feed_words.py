@@ -1,4 +1,4 @@
-"""Texts about reading a data set, for the figure (figures/) and for the page of a run (page/)."""
+"""Texts that the figure (figures/) and the page of a run (page/) show about reading a data set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fastest_first(document: Document) -> list[Fed]:
 
 
 def not_converged(document: Document) -> set[str]:
-    """Return the cases of which no launch converged."""
+    """Return the cases that did not converge in any launch."""
     converged: dict[str, bool] = {}
     for row in document.summaries:
         case = case_of(row.job, document.headers[row.job])
@@ -48,7 +48,7 @@ def transport_of(document: Document, one: Fed) -> str:
 
 
 def marked(shown: Sequence[Fed]) -> dict[str, str]:
-    """Return the explanations of the marks that these results have, by the name of the field that a mark shows."""
+    """Return the explanations of the marks beside these results. The keys are the names of the marked fields."""
     return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 

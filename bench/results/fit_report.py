@@ -71,7 +71,7 @@ class FitReport(Report):
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yield one line for each segment.
 
-        A curve that the model does not describe has one line without latency and bandwidth.
+        If the model does not describe a curve, the curve has one line without latency and bandwidth.
         """
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
@@ -136,7 +136,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the time may not grow with the size at all, return only the lower end of the bandwidth.
+    If the time may not depend on the size at all, return only the lower end of the bandwidth.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low

@@ -67,8 +67,8 @@ def peak(header: Header) -> tuple[float, str] | None:
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
     """Return the operations per second of the slowest GPU, for each pair of GPU model and arithmetic type.
 
-    The rate of a GPU is its highest rate over all sizes. The slowest GPU counts because a training step waits for it.
-    Rows with wrong data are left out.
+    The rate of a GPU is its highest rate over all sizes. The slowest GPU counts, because a training step waits for the
+    slowest GPU. Rows with wrong data are left out.
     """
     best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in rows:

@@ -2,8 +2,8 @@
 
 The compared rows have the same job, mode and size. Each row belongs to a group of a single rank and has a rate. `z` is
 the distance of a GPU's rate from the median, in robust standard deviations. A robust standard deviation is 1.4826 x the
-median absolute deviation, but at least 0.5 % of the median. This measure hardly changes if a few GPUs are slow. A GPU
-is slow under two conditions: its rate is below the median by more than the share MATTERS, and its distance from the
+median absolute deviation, but at least 0.5 % of the median. A few slow GPUs hardly change this standard deviation. A
+GPU is slow under two conditions: its rate is below the median by more than the share MATTERS, and its distance from the
 median is above `threshold`. If all GPUs are equal, a GPU is called slow by chance in at most one of a thousand runs.
 """
 
@@ -46,10 +46,10 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 
 
 def threshold(num: int) -> float:
-    """Return how many robust standard deviations below the median the slowest of `num` equal GPUs may be.
+    """Return how far below the median the slowest of `num` equal GPUs may be, in robust standard deviations.
 
     The slowest GPU exceeds this limit by chance with the probability _CHANCE. With few GPUs, the measured spread is
-    uncertain, so the limit is multiplied by 1 + 4 / num. For 8 GPUs, this factor is 1.5.
+    uncertain, so the limit is multiplied by 1 + 4 / num. For 8 GPUs, the factor 1 + 4 / num is 1.5.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 

@@ -44,7 +44,7 @@ class NamedRun:
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """Return the summary of a run.
 
-    `run`: the names by which commands refer to the run. If None, the summary suggests no next command.
+    `run`: the names by which commands refer to the run. If `run` is None, the summary suggests no next command.
     """
     if not document.headers:
         return []
@@ -177,8 +177,8 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
 def _transports(document: Document, without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
-    If a case has several launches, only the row of the middle launch is considered.
-    `without_latency`: the jobs whose times are times of several operations, and therefore no latencies.
+    If a case has several launches, only the row of the middle launch is used.
+    `without_latency`: the jobs in which a time covers several operations, so the time is no latency.
     """
     usable = [row for row in document.summaries if row.verified is not False]
     found = []
@@ -243,8 +243,8 @@ def _is_timed(row: Summary) -> bool:
 def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
     """Return the facts of the row with the smallest time of one operation. The result is empty without rows.
 
-    Modelled rows with an expected time take precedence over other modelled rows. Among these rows, the row with the
-    smallest expected time is chosen.
+    Modelled rows with an expected time take precedence over other modelled rows. Among modelled rows with an expected
+    time, the row with the smallest expected time is chosen.
     """
     timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:

@@ -70,10 +70,11 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
     `min_detectable = exp(max(test.least_log, ln(1 + delta) + t x se x sqrt(pi/2))) - 1`
 
-    se is the standard error of the difference of the mean log medians, sqrt(s_base^2 / k_base + s_new^2 / k_new). t is
-    the 90 % quantile of Student's t with Welch's degrees of freedom. `test.least_log` is the smallest change that the
-    joint test finds. The other argument of max is the smallest change for which the ratio is found to be beyond delta.
-    The factor sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
+    `se` is the standard error of the difference of the mean log medians, `sqrt(s_base^2 / k_base + s_new^2 / k_new)`.
+    `t` is the 90 % quantile of Student's t with Welch's degrees of freedom. `test.least_log` is the logarithm of the
+    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change for
+    which the ratio is found to be beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
+    compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -108,8 +109,8 @@ def ratio_interval(
     `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the lower and the upper half of
     the interval separately. Each half is the square root of a sum of two squares. The lower half uses the distance of
-    `value` from its lower end and the distance of `other` from its upper end. The upper half uses the two other
-    distances.
+    `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the distance of
+    `value` from its upper end and the distance of `other` from its lower end.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -117,7 +118,7 @@ def ratio_interval(
 
 
 def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float, fdr: float) -> ComparisonVerdict:
-    """Return the verdict on one row. The ratio is unchanged if it is between 1 / (1 + delta) and 1 + delta.
+    """Return the verdict on one row. A ratio between 1 / (1 + delta) and 1 + delta counts as unchanged.
 
     - Slower or faster: p is at most `fdr`, and the ratio is outside these limits.
     - Equivalent: the whole interval of the ratio is within these limits.

@@ -66,7 +66,7 @@ def _of_one(
 
 
 def _num_not_covered(contention: Contention) -> int:
-    """Return in how many blocks the aggressors sent much less than when they run alone."""
+    """Return the number of blocks in which the aggressors sent much less than when they run alone."""
     rates = contention.rates_bytes_per_s
     busy = contention.busy or [1.0] * len(rates)
     least = _LEAST_RATE * contention.rate_alone_bytes_per_s

@@ -1,19 +1,19 @@
 """Test whether anything changed between two runs, and which rows changed. All rows are tested together.
 
 All rows of a launch share some errors, so a launch is one statistical unit. If nothing changed between the runs, every
-assignment of the launches to the two runs is equally likely. A permutation test is therefore possible. Such a test
-computes a statistic for every assignment. The p-value is the share of assignments whose statistic is at least as large
-as the measured statistic. The test assumes neither a distribution nor independent rows.
+assignment of the launches to the two runs is equally likely. A permutation test is therefore possible. A permutation
+test computes a statistic for every assignment. The p-value is the share of assignments whose statistic is at least as
+large as the measured statistic. The test assumes neither a distribution nor independent rows.
 
-There are two statistics. The first statistic is the weighted mean change over all rows. It finds a small change that
-all rows share. The second statistic is the largest change of a single row, divided by the error of this row. It finds a
-large change of one row. `JointTest.p` is based on the smaller of their two p-values. Without a correction, the choice
-of the smaller p-value would cause too many false positives. The permutations that give the two p-values also give the
-corrected value.
+There are two statistics. The first statistic is the weighted mean change over all rows. The first statistic finds a
+small change that all rows share. The second statistic is the largest change of a single row, divided by the error of
+this row. The second statistic finds a large change of one row. `JointTest.p` is based on the smaller of their two
+p-values. Without a correction, the choice of the smaller p-value would cause too many false positives. The same
+permutations give the corrected p-value.
 
 A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised,
 within each row and for whole launches. Second, the change of a row is computed in two ways: as it is, and relative to
-the other rows of the same launch. The larger of the two changes is used. Third, if the launches of the two runs
+the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of the two runs
 alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the mean of each
 pair is subtracted from its two launches. These measures do not depend on the assignment of launches to runs, so the
 permutation test remains exact.
@@ -138,10 +138,10 @@ def joint_test(
 
 
 def _drifts(base: Values, new: Values) -> bool:
-    """Check whether two pairs of launches differ more than the two launches of one pair.
+    """Check whether launches of different pairs differ more than the two launches of one pair.
 
-    Only then is the mean of each pair subtracted. If the machine did not drift, this subtraction would make the test
-    less likely to find a change. The result does not change if the two launches of a pair are exchanged.
+    The mean of each pair is subtracted only if this is the case. If the machine did not drift, subtracting the mean
+    would make the test less likely to find a change. Exchanging the two launches of a pair does not change the result.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
     apart = float(np.median(np.abs(middle - np.median(middle))))
@@ -166,7 +166,7 @@ def _drawn_in(values: Values, far: float) -> Values:
 def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
     """Subtract from each value the change that all rows of its launch have in common.
 
-    The common change is the median over the rows of the launch, where each row is divided by its own spread. A value of
+    The common change of a launch is the median over its rows. Each row is first divided by its own spread. A value of
     the result is NaN where `there` is False.
     """
     missing = np.where(there, values, np.nan)
@@ -191,8 +191,8 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
     """Return assignments of launches to the runs. In each assignment, one launch of each pair belongs to NEW.
 
-    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and
-    0 for BASE. The first half of the columns are the launches that were measured as NEW.
+    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and 0 for BASE. The
+    launches that were measured as NEW are in the first half of the columns.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
@@ -225,8 +225,8 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
     """Return two arrays: the statistics of shape (ways, rows), and the errors of the rows in the measured assignment.
 
-    The statistic of a row is |change| / (error of the row + median error over the rows). The returned errors are these
-    sums, too.
+    The statistic of a row is |change| / (error of the row + median error over the rows). The returned error of a row is
+    this sum.
 
     If a row has few launches that happen to be equal, its own error is nearly 0. The median error keeps the statistic
     of such a row small. If a row has fewer than two launches in one of the runs, its statistic is 0.
@@ -281,7 +281,8 @@ def _p_of_each(statistic: Values) -> Values:
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
     """Return the p-value and the smallest detectable change of each row.
 
-    The statistics of all rows in all assignments are the reference. The first row of `size` is the measured assignment.
+    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of
+    `size` is the measured assignment.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)
@@ -316,7 +317,10 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 
 
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return (low, middle, high, least) as `_welch` does, but from the differences within the pairs."""
+    """Return (low, middle, high, least) as `_welch` does.
+
+    The mean difference within the pairs replaces the difference of means.
+    """
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)
     return _around(float(differences.mean()), error, num_pairs - 1, alpha)

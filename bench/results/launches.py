@@ -47,7 +47,7 @@ Factors = Mapping[str, str | None]
 def _compared() -> Iterator[ReportedFact]:
     """Yield the facts in which two rows must agree before they are compared.
 
-    These are all factors that are not declared comparable, and all facts that ranks report.
+    All factors that are not declared comparable and all facts that ranks report are yielded.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -80,7 +80,7 @@ COMPARED = tuple(_compared())
 # not frozen, as document.Summary
 @dataclass(slots=True, unsafe_hash=True)
 class RowKey:
-    """Identifies a row by its pattern, mode, group and size."""
+    """The key of a row: its pattern, mode, group and size."""
 
     pattern: str
     mode: str
@@ -146,9 +146,9 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """Return the environment variables that differ between jobs because a scenario varies them (`env`).
+    """Return the environment variables for which a scenario has several values (`env`).
 
-    Such a variable has several values in jobs of the same case and launch.
+    Jobs of the same case and launch differ in the value of such a variable.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
@@ -186,7 +186,7 @@ def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Launc
     """Return the launches of rows as a table. The table is sorted by launch number. A launch takes one line.
 
     All values of a line are from the same launch. If a row has two launches with the same number, the second launch is
-    in an additional line.
+    on an additional line.
 
     `rows`: for each row, its launch numbers and its medians in seconds.
     """
@@ -220,8 +220,9 @@ def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> t
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of the launches, in seconds, or None for fewer than 3 launches.
 
-    It is exp(mean +- t s / sqrt(k)), where mean and s are those of the logarithms of k medians, and t has k - 1 degrees
-    of freedom. If the distribution of the launches is skewed, the interval is widened until it contains the median.
+    The interval is exp(mean +- t s / sqrt(k)). Here, k is the number of launches, and mean and s are the mean and the
+    standard deviation of the logarithms. The quantile t has k - 1 degrees of freedom. If the distribution of the
+    launches is skewed, the interval is widened until it contains the median.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -307,7 +308,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """Return the factors that may have different values in the rows of one job.
+    """Return the factors that may differ between the rows of one job.
 
     `asked_cache`: the requested cache state. The state of a row may differ, because small buffers may stay in the
         cache.

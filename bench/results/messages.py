@@ -235,9 +235,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench does not predict what a real machine would reach for a modelled row.
+    """Why linkbench has no prediction of a real machine for a modelled row.
 
-    In a note, this reason follows the names of the patterns.
+    In a note, the names of the patterns come before this reason.
     """
 
     PATTERN = "pattern", "cannot be predicted"

@@ -209,9 +209,9 @@ def _whole_launches(points: Sequence[Point]) -> Any:
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Return how the points are divided into segments: the division with the smallest BIC.
+    """Return the division of the points into segments that has the smallest BIC.
 
-    A segment is given as (first, last), where `last` is the number of the first point after the segment.
+    Each segment is a pair (first, last). `last` is the number of the first point after the segment.
     """
     num = sizes.size
     errors = np.full((num + 1, num + 1), math.inf)  # [first, last]: error of a segment over the points first..last-1
@@ -242,7 +242,7 @@ def _bic(square_error: float, num: int, breaks: int) -> float:
 def _square_errors(sizes: Any, times: Any) -> Any:
     """Fit one segment to the first 4 points, one to the first 5 points, and so on.
 
-    For each of these fits, return the sum of (fitted / measured - 1)^2.
+    For each fit, return the sum of (fitted / measured - 1)^2.
     """
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)

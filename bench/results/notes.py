@@ -1,8 +1,8 @@
 """Write the legend and the notes below a table. Each note has a code; the most urgent notes come first.
 
 `legend` explains the letters and marks in the rows. `notes` returns all notes (shown with `--notes`). `brief` returns
-the notes that may change what the reader does next, and the number of other notes. These are at most TEN lines. A note
-is shown completely or not at all.
+the notes that may change what the reader does next, and the number of the remaining notes. These are at most TEN lines.
+A note is shown completely or not at all.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def texts(found: Iterable[Coded]) -> list[str]:
 
 
 def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
-    """Return the notes to show by default. The last line says how many notes are left out.
+    """Return the notes to show by default. The last line says how many notes are not shown.
 
-    The legend (`above`) and these notes together have at most TEN printed lines. If they need more lines, a line that
-    summarises several notes is shortened to the number of these notes. If this is not enough, the least urgent notes
-    are left out. The most urgent note is always shown.
+    The legend (`above`) and these notes together have at most TEN printed lines. If the notes need more lines, a line
+    that summarises several notes is shortened to their number. If this is not enough, the least urgent notes are left
+    out. The most urgent note is always shown.
     """
     most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}
@@ -114,7 +114,7 @@ def _more(left_out: Mapping[str, int]) -> list[str]:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return the counts that the last line shows for one code: a description, and the number of notes that are hidden.
+    """Return what the last line says about the notes of one code: a description, and the number of hidden notes.
 
     For flags, the count is the number of rows with the flag.
     """
@@ -224,7 +224,7 @@ def _row_words(row: Mapping[str, Any]) -> str:
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
     """Return notes on slow ranks, for each job, mode and size.
 
-    If no rank is slow, the note names the slowest rank, and how far its rate is below the median.
+    If no rank is slow, the note names the slowest rank, and says how far its rate is below the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -290,7 +290,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`, which explains the bound behind the letter."""
+    """Return a note for each letter in the column `bound`. The note explains the bound behind the letter."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():

@@ -100,7 +100,7 @@ def safe(text: str, form: str) -> str:
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document piece by piece. A text without control characters can be written in the same way.
+    """Write a text or a JSON document piece by piece. A text must have no control characters.
 
     The last piece must end with a newline.
     """

@@ -81,7 +81,7 @@ def over_launches(of_launches: Iterable[float]) -> PairedRatio:
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
     """Return the geometric mean of the ratios (second / first) of pairs of launches.
 
-    With three or more pairs, the result has a t interval.
+    If there are three or more pairs, the result has a t interval.
     """
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)
@@ -101,7 +101,7 @@ def of_rows(
 
     `new` and `base`: the launch medians of the two rows in seconds. If both rows have two or more launches, the
     interval covers the variation between launches. If both rows have one launch with an interval, the interval covers
-    the variation of the samples. In all other cases, the result has no interval.
+    the variation of the samples. If neither condition is true, the result has no interval.
     """
     if len(new) > 1 and len(base) > 1:
         return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
@@ -141,7 +141,7 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
     """Merge the results of a row's launches into one result per row and case.
 
-    If a row has only one launch, its result stays unchanged. Otherwise, `merged` combines the results.
+    A result of a single launch stays unchanged. If there are several launches, `merged` combines their results.
     """
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
@@ -155,5 +155,5 @@ def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
 
 
 def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """For each field in `names`, return its sum over the launches."""
+    """For each field in `names`, return the sum of its values over the launches."""
     return {name: sum(getattr(row, name) for row in of_row) for name in names}

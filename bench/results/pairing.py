@@ -84,8 +84,8 @@ def _same_pattern(
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
     """Return the factors that prevent a comparison: those for which the two runs have no value in common.
 
-    If no factor is of this kind, return the factors whose sets of values differ.
-    Return an empty list if both runs have a row with the same values of all factors.
+    If there is no such factor, return the factors whose sets of values differ. If both runs have a row with the same
+    values of all factors, return an empty list.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this difference as its reason
@@ -109,8 +109,8 @@ def paired(
 
     - The first step pairs rows that have the same values of all factors.
     - The second step ignores the factors that may differ.
-    - The third step pairs rows that have the same pattern, mode, group and size. Such rows cannot be compared, and the
-      comparison states why.
+    - The third step pairs rows that have the same pattern, mode, group and size. Such rows cannot be compared. The
+      comparison states the reason.
 
     Two rows are paired only if no other unpaired row has the same values.
     """

@@ -1,6 +1,6 @@
 """Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-Both times are computed in the same way: by the statistic that the other tool reports. For OSU and nccl-tests, this
+The other tool reports a certain statistic, and both times are computed by this statistic. For OSU and nccl-tests, this
 statistic is the mean over ranks of each rank's mean time (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth
 reports a rate, from which linkbench computes the median time. For isolated calls of nccl-tests, the statistic is
 linkbench's median. If two cases differ only in how their ranks were started, they count as the same case. The interval
@@ -30,9 +30,7 @@ _STARTING = ("sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like
 
 
 class Statistic(StrEnum):
-    """The statistic that linkbench computes from its samples, so that its time is comparable with the other tool's
-    time.
-    """
+    """The statistic that linkbench computes from its samples for a comparison with the other tool's time."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
@@ -90,9 +88,9 @@ def statistic(tool: str, mode: str) -> Statistic:
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """Return the time of a row in the statistic of the other tool. The row is from linkbench or from the tool.
+    """Return the time of a row, computed by the statistic of the other tool.
 
-    The result is None if the row lacks this statistic.
+    The row may be linkbench's row or the tool's row. The result is None if the row lacks this statistic.
     """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
@@ -106,7 +104,8 @@ def _seconds(tool: str, row: Summary) -> float | None:
 def _case(argv: tuple[str, ...]) -> str:
     """Return the options of a case, in the form that a user types.
 
-    The sizes are left out, and so are options that only divide the sizes among starts, and options that `--like` sets.
+    The options do not include the sizes, options that only divide the sizes among starts, and options that `--like`
+    sets.
     """
     try:
         case = from_argv(argv)

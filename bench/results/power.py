@@ -1,9 +1,8 @@
 """Compute how many launches a comparison needs, from the launches of an earlier run.
 
 The module simulates comparisons of two runs. Each simulated run consists of launches that are drawn from the measured
-run. A launch is drawn with all its rows, so correlated rows stay correlated. One of the two simulated runs is made
-slower by a known change. If launches alternate, a simulated pair consists of two successive launches of the measured
-run.
+run. A launch is drawn with all its rows, so correlated rows stay correlated. One simulated run is made slower by a
+known change. If launches alternate, a simulated pair consists of two successive launches of the measured run.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Which changes a comparison finds if each run has `num_launches` launches.
+    """The changes that a comparison finds if each run has `num_launches` launches.
 
     `all_rows`: the share of simulated comparisons that find a change of all rows.
     `one_row`: the share of simulated comparisons that find a change of a single row. Each of these comparisons changes
@@ -169,9 +168,10 @@ def power_report(
 
 
 def power_of(run: Document, num_launches: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
-    """Simulate comparisons of runs with this number of launches. Return which changes they find.
+    """Simulate comparisons of runs with this number of launches.
 
-    It is assumed that the two runs are measured one after the other.
+    Return the changes that the simulated comparisons find. It is assumed that the two runs are measured one after the
+    other.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -192,8 +192,8 @@ def _errors_of(run: Document, name: str) -> Values:
 def _launch_errors(run: Document) -> Values:
     """Return the log medians of launches relative to the mean of their row, as an array of shape (launches, rows).
 
-    Modelled rows and imported rows are left out, and rows without a value in some launch. With few launches, the
-    distances from their own mean are smaller than the true errors. A factor corrects this bias.
+    Modelled rows and imported rows are left out. Rows that some launch lacks are also left out. A few launches are
+    closer to their own mean than to the true mean. A factor corrects this bias.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):

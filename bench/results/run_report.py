@@ -98,7 +98,7 @@ class RunReport(Report):
     def data(self) -> Mapping[str, Any]:
         """Return the whole document.
 
-        In the document, `notes` has the texts of the notes, and `note_codes` has their codes and facts.
+        The key `notes` has the texts of the notes, and the key `note_codes` has their codes and facts.
         """
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [line.to_plain() for line in headline(self.document, self.run)]
@@ -139,7 +139,7 @@ class RunReport(Report):
 class LiveTable:
     """The table of one job, which is printed while the job measures.
 
-    It prints each row as soon as the row is measured, in the same form as a RunReport.
+    The table prints each row as soon as the row is measured, in the same form as a RunReport.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -166,9 +166,9 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes of all jobs on their choices, each note once.
+    """Return the notes of all jobs, each note once.
 
-    Also return the facts that all jobs have in common.
+    Also return all facts that are the same for every job.
     """
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
@@ -182,7 +182,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
     """Return the most important lines of a huge run, in the order of the table.
 
-    These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
+    The result has the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
     shown: set[int] = set()
     for of_size in _by_size(lines).values():

@@ -87,7 +87,7 @@ class TableLine:
 
     @property
     def first(self) -> Summary:
-        """The row of the first mode. It is used for cells that have the same value in all modes."""
+        """The row of the first mode. Cells that are the same in all modes use this row."""
         return next(iter(self.by_mode.values()))
 
 
@@ -177,7 +177,7 @@ class RunTable:
         return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
 
     def _name_bound(self, row: Summary) -> None:
-        """If the table shows the bound of a row, assign a letter to this bound, unless it already has one."""
+        """If the table shows the bound of a row, give the bound a letter. A bound keeps its first letter."""
         shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
         if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
             key = (row.bound_name or "", row.bound_kind or "")
@@ -284,8 +284,8 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 def _marks(mode: str) -> list[Column]:
     """Return the columns of flags.
 
-    The first column has a mark for each flag. The second column has the names of the flags, and is shown only in wide
-    output such as Markdown.
+    The first of two columns has a mark for each flag. The second of two columns has the names of the flags. It is shown
+    only in wide output such as Markdown.
     """
 
     def marks(line: TableLine) -> str:
@@ -373,9 +373,9 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
     """Return the rows of one size as lines below a heading. A line has the rows of all modes of one group.
 
-    If a group has two rows of one mode, the first row is from an interrupted attempt. The second row replaces the first
-    row. A row is not replaced if it was imported from a log or has wrong data. In this case, the second row begins a
-    new line.
+    If a group has two rows of one mode, an interrupted attempt measured the first row. The second row replaces the
+    first row. A row is not replaced if it was imported from a log or has wrong data. If the first row is not replaced,
+    the second row begins a new line.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group

@@ -1,4 +1,4 @@
-"""Compare each row with a reference row. The reference has fewer ranks, fewer nodes, or the linear order of ranks.
+"""Compare each row with a reference row. The reference row has fewer ranks, fewer nodes, or the linear order of ranks.
 
 Rows form a curve if they differ only in the number of ranks, or only in the number of nodes. A curve inside one node
 compares numbers of ranks. A curve across nodes compares numbers of nodes. All nodes of a curve have the same number of
@@ -44,7 +44,7 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """The number of bytes that busbw counts for one operation: payload x bus factor, which equals busbw x time."""
+        """The bytes that busbw counts for one operation. This is payload x bus factor, and also busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 
@@ -69,7 +69,7 @@ def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """Return a list with the point of a row on its curve. The list is empty if the row cannot be on a curve.
+    """Return a list with the point of a row on its curve. If the row cannot be on a curve, the list is empty.
 
     A row can be on a curve if its data are correct, and if its group is the whole world with two or more ranks.
     """

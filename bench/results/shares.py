@@ -24,8 +24,8 @@ _NOT_KEPT = np.empty((0, 0))
 class RankShares:
     """Statistics that are computed from the times of each rank.
 
-    If the record has no valid times of each rank, its stored counts and means of the ranks are used. If the record does
-    not have these either, there are no statistics.
+    If the record has no valid times of each rank, the stored counts and means of the ranks are used. If the record has
+    no stored counts and means either, there are no statistics.
     """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
@@ -40,8 +40,8 @@ class RankShares:
     def last_arriver_s(self) -> float | None:
         """Return the time of an operation in seconds, without the time spent waiting for late ranks.
 
-        In each sample, the last rank to arrive does not wait, so it has the shortest time. The result is the median of
-        these shortest times.
+        In each sample, the last rank to arrive has the shortest time, because it does not wait. The result is the
+        median of these shortest times.
         """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
@@ -55,8 +55,8 @@ class RankShares:
     def slowest_rank(self) -> int | None:
         """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
 
-        Return None also if there are too few samples, or if there are only two ranks. Of two ranks, one is nearly
-        always slower than the other.
+        Return None if there are too few samples, or if there are only two ranks. Of two ranks, one is nearly always
+        slower than the other.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -70,7 +70,7 @@ class RankShares:
     def rotation(self) -> float | None:
         """Return the mean over samples of the slowest rank's time, divided by the largest mean time of a single rank.
 
-        A different rank may be the slowest in each sample.
+        Each sample may have a different slowest rank.
 
         If the same rank is always the slowest, the ratio is 1.
         """
@@ -83,8 +83,8 @@ class RankShares:
 
         - OSU: each rank has a mean time. Avg Latency is the mean of these means, Min Latency is their minimum, and Max
           Latency is their maximum.
-        - nccl-tests (-a 1): each rank has a time per call, over all batches. The result is the mean of these times over
-          the ranks. The bandwidths follow from this time. These statistics exist only in pipelined mode.
+        - nccl-tests (-a 1): each rank has a time per call, over all batches. The result is the mean of the times per
+          call over the ranks. The bandwidths follow from this time. These statistics exist only in pipelined mode.
         """
         if not len(self._means):
             return {}

@@ -22,7 +22,7 @@ from bench.results.paired_ratio import interval_of, of_rows
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
     """Return one result for each group, mode and size that was measured both alone and with all other groups.
 
-    The results are in the order of the job in which all groups ran at the same time.
+    The order of the results is that of the job in which all groups ran at the same time.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -59,7 +59,7 @@ def _at_once(cell: RowLaunches) -> str:
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
     """Return a key that identifies a group, and that is the same whether other groups run or not.
 
-    The key has all factors. However, the suffix of the topology's name is removed.
+    The key has all factors. The suffix of the topology's name is not part of the key.
     """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 

@@ -2,8 +2,8 @@
 
 The times of successive operations are skewed and not independent. No function of this module assumes a normal
 distribution or independence. The ends of an interval are samples at certain ranks of the sorted samples (order
-statistics). Their ranks depend on the effective number of samples. Times are in seconds, in the order in which they
-were measured.
+statistics). The ranks of both ends depend on the effective number of samples. Times are in seconds, in the order in
+which they were measured.
 """
 
 from __future__ import annotations
@@ -64,13 +64,12 @@ def median(seconds: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def interval_rank(num_samples: int) -> int | None:
-    """Return the rank j for the interval of the median, in sorted samples x(1) to x(n).
+    """Return the rank j of the lower end of the median's interval, in sorted samples x(1) to x(n).
 
     Ranks begin with 1. The interval [x(j), x(n+1-j)] must cover the median with a probability of at least CONFIDENCE.
-    The result is the largest such j, which is the largest j with `P(Binomial(n, 1/2) <= j-1) <= alpha/2`. For fewer
-    than 6 samples, return None, because even the interval from the smallest to the largest sample would not reach
-    CONFIDENCE. For more than 1000 samples, use the normal approximation of j, rounded so that the interval becomes
-    wider.
+    The largest such j is returned. This is the largest j with `P(Binomial(n, 1/2) <= j-1) <= alpha/2`. For fewer than 6
+    samples, return None, because even the interval from the smallest to the largest sample would not reach CONFIDENCE.
+    For more than 1000 samples, use the normal approximation of j, rounded so that the interval becomes wider.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -86,9 +85,9 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """Return the effective number of samples: how many independent samples would give the same information.
 
-    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum begins at lag 1. It ends at lag
-    n/4, or before the first autocorrelation that is not positive. The result is at least the sum of a first-order
-    process with the same autocorrelation at lag 1. If all samples are equal, they count as independent.
+    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum begins at lag 1. The sum ends at
+    lag n/4, or before the first autocorrelation that is not positive. The sum is at least that of a first-order process
+    with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -96,8 +95,8 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    Both ends of the interval are samples. The positions of the ends are computed for the effective number of samples,
-    and then scaled to the number of all samples.
+    Both ends of the interval are samples. The positions of both ends are first computed for the effective number of
+    samples, and then scaled to the number of all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -235,7 +234,7 @@ class Drift:
 def drift(seconds: Sequence[float]) -> Drift | None:
     """Return the trend of the samples, or None if there are fewer than 6 samples.
 
-    With 6 samples, each third has 2 samples.
+    For 6 samples, each third consists of 2 samples.
     """
     values = _checked(seconds)
     return _drift(values, _ranks(values))
@@ -260,8 +259,8 @@ def warmup_residue(seconds: Sequence[float]) -> int:
     """Return how many samples at the start belong to the warm-up.
 
     The method is MSER-5 on the logarithms of times. No sample is removed. MSER-5 divides the samples into m batches of
-    5, takes the mean y of each batch, and cuts off the first d batches (at most half of them). d is chosen so that the
-    sum of (y - mean)^2 / (m - d)^2 over the remaining batches is smallest. MSER-5 often cuts off samples by chance,
+    5 and takes the mean y of each batch. It cuts off the first d batches, at most half of all batches. The number d
+    minimises (sum of (y - mean)^2) / (m - d)^2 over the remaining batches. MSER-5 often cuts off samples by chance,
     although the samples have no trend. A cut is therefore accepted only under two conditions:
 
     - The median of the cut samples differs by more than 5 % from the median of the remaining samples.
@@ -300,9 +299,9 @@ def should_stop(
     - The row has at least n_min samples and at least 20 effective samples.
     - Half the width of the row's interval is at most `target` x the median.
 
-    The time limit `max_s` ends a row that already has n_min samples. After five times this limit, 3 samples are enough.
-    A row with invalid samples (not finite, zero or below) never converges. Only a limit of time or of samples ends such
-    a row.
+    The time limit `max_s` ends a row that already has n_min samples. After five times the limit `max_s`, 3 samples are
+    enough. A row with invalid samples (not finite, zero or below) never converges. Such a row ends only at the limit of
+    time or of samples.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -363,11 +362,11 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     """Return the effective number of samples of a first-order process.
 
-    It is n (1 - r) / (1 + r), where r is the correlation at lag 1. No row is given a larger effective number of samples
-    than this. The correlation that is computed from n samples is too low by about (1 + 3 r) / n (Kendall 1954). If
-    there are few samples, the sum over lags in `effective_size` therefore ends too early. Example for r = 0.8: without
-    this limit, one in ten intervals of 30 samples would miss the median. With this limit, one in twenty of these
-    intervals misses the median.
+    The number is n (1 - r) / (1 + r), where r is the correlation at lag 1. No row gets a larger effective number of
+    samples than this upper limit. The correlation that is computed from n samples is too low by about (1 + 3 r) / n
+    (Kendall 1954). If there are few samples, the sum over lags in `effective_size` therefore ends too early. For
+    example, one in ten intervals of 30 samples with r = 0.8 would miss the median without the upper limit. With the
+    upper limit, only one in twenty of these intervals misses the median.
     """
     if not positive:
         return float(size)

@@ -15,7 +15,7 @@ _FLOPS_APART = 0.05
 def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
     """Return the rates of a step of `step_s` seconds.
 
-    Some models have no samples, such as timed layers. In this case, the batch of one rank counts as one sample.
+    Some models have no samples, such as timed layers. For these models, the batch of one rank counts as one sample.
     """
     work = step.work
     samples = work.get("samples", float(num_ranks))
@@ -43,7 +43,7 @@ def flops_apart(step: StepSamples) -> bool:
 
 
 def at_step(found: StepRates, step_s: float) -> StepRates:
-    """Return the rates of the same step if it took `step_s` seconds."""
+    """Return the rates of a step that takes `step_s` seconds instead of its measured time."""
     factor = found.samples / step_s / found.samples_per_s
 
     def scaled(value: float | None) -> float | None:

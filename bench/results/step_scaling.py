@@ -24,7 +24,7 @@ _SAME_WORK = 0.01  # users type durations of layers with a few digits
 
 
 class ScalingReason(Code):
-    """Why more ranks do not make a job faster. The reason is the part of a step that grows most."""
+    """Why more ranks do not make a job faster. A reason names the part of a step that grows most."""
 
     EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
     IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last rank"
@@ -104,7 +104,8 @@ def _scaling(
 def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[float | None, float | None]:
     """Return the 95 % interval of a step's speed-up relative to the step `first`, or (None, None) if it is unknown.
 
-    The relative errors of the two steps are independent, so the result has the square root of the sum of their squares.
+    The relative errors of the two steps are independent. The relative error of the ratio is therefore the square root
+    of the sum of their squares.
     """
     if one is first or one.low_s is None or one.high_s is None or first.low_s is None or first.high_s is None:
         return None, None
@@ -144,14 +145,14 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Su
 def _reduces_all_gradients(case: Case) -> bool:
     """Check whether each step sums the uncompressed gradients of all ranks.
 
-    Such a step sends at least as many bytes as an allreduce of all gradients.
+    A step that sums all gradients sends at least as many bytes as an allreduce of all gradients.
     """
     traits = strategy_traits(case.strategy)
     return traits.exact and traits.inner in ("", "shards") and case.hook == "none"
 
 
 def _stops(points: Sequence[StepScalingPoint], steps: Sequence[TrainedStep]) -> tuple[int | None, Coded | None]:
-    """Return the number of ranks above which more ranks gain less than 10 %, and the reason.
+    """Return the number of ranks above which more ranks gain less than 10 %. Also return the reason.
 
     The reason is the part of a step that grows most.
     """
@@ -173,5 +174,5 @@ def _expected(small: TrainedStep, parts: Sequence[str], code: ScalingReason, sha
 
 
 def _mean(one: TrainedStep, parts: Sequence[str]) -> float:
-    """Return, in seconds, the sum of some parts of a step, as the mean over ranks."""
+    """Return the time of some parts of a step together, as the mean over ranks in seconds."""
     return sum(sum(one.parts_s[part]) for part in parts) / one.num_ranks

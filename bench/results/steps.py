@@ -1,7 +1,8 @@
 """Derive where the time of a training step goes.
 
 Two methods are used: clocks inside the step, and twins (variants of the step). A twin leaves out one cause of delay,
-for example the exchange. The twin `bare` leaves out nothing but the clocks. Its time counts as the time of a step.
+for example the exchange. The twin `bare` is the full step without clocks inside the step. The time of `bare` counts as
+the time of a step.
 """
 
 from __future__ import annotations
@@ -114,9 +115,7 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's logger and linkbench's clocks differ in the time of a pass, by more than 10 % and more than
-    2 ms.
-    """
+    """Check whether torch's logger and linkbench's clocks differ about a pass by more than 10 % and more than 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
@@ -145,7 +144,7 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 
 
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
-    """Return how much time each twin saves, and how much time the clocks inside the step predict that it saves.
+    """For each twin, return the time that it saves, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
     arrives. If one cause of delay is removed, another rank may become the last rank. If another rank arrives even later
@@ -211,8 +210,8 @@ def _apart(removal: Removal, step_s: float) -> bool:
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
     """Return the rank for which the other ranks wait, and the median wait in seconds.
 
-    The rank must be the last to arrive in most samples. Return (None, 0) if no rank is the last often enough, or if the
-    wait is only a small share of the step.
+    This rank must be the last to arrive in most samples. Return (None, 0) if no rank is the last often enough, or if
+    the wait is only a small share of the step.
     """
     waits = [sample.parts_s["imbalance"] for sample in times]
     last = [min(range(len(own)), key=lambda rank: own[rank]) for own in waits]
@@ -226,7 +225,7 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
     """Return the medians over the launches of one row.
 
-    A late rank or a disagreement between clocks and twins is kept if most launches found it.
+    The merged row names a late rank or a disagreement between clocks and twins only if most launches found it.
     """
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]

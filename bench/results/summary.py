@@ -328,8 +328,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The rate is the number of bytes that the operation must send, divided by its time. This number assumes the
-    send/receive algorithm that sends the fewest bytes. The real number of bytes is smaller if switches reduce the data.
+    The rate is the number of bytes that an operation must send, divided by the operation's time. The number of bytes is
+    that of the send/receive algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -384,7 +384,7 @@ def _step_flags(record: Record, step: StepSamples) -> tuple[str, ...]:
 
 
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
-    """Return the tightest bound of the kinds hard and traffic.
+    """Return the tightest bound among the hard bounds and the traffic bounds.
 
     If there is no such bound, return the tightest reference bound. If the busbw exceeds a traffic bound, this bound is
     left out, because the library sends less than the bound assumes.

@@ -103,9 +103,7 @@ def _flags(
 
 
 def _on_host(samples: Samples) -> tuple[float | None, float | None]:
-    """Return two medians: the time by the hosts' clocks, and the share of this time that was spent on issuing the
-    calls.
-    """
+    """Return two medians: the time by the hosts' clocks, and the share of this time for issuing the calls."""
     shares = [issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_]
     return _middle(samples.host_s), _middle(shares)
 

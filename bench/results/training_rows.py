@@ -40,7 +40,8 @@ class StepRates:
     Unknown values are None.
 
     `samples`: the number of training samples in one step.
-    `flops_per_s`: the number of operations per second. The number of operations comes from a formula.
+    `flops_per_s`: the operations per second. A formula gives the number of operations. The number of operations comes
+        from a formula.
     `mfu`: `flops_per_s` / the data sheets' dense rate.
     `counted_over_formula`: the operations that torch counted / the operations by the formula.
     `peak_bytes`: the measured peak memory of each rank.
@@ -274,7 +275,7 @@ class Fed:
         return self.num_records / self.seconds
 
     def __post_init__(self) -> None:
-        """Find the rate that limits how fast data are supplied."""
+        """Find the rate that limits how fast data reach the ranks."""
         object.__setattr__(self, "least", _least(self._bounds))
         object.__setattr__(self, "binds", self._limit())
         demand = self.demand_bytes_per_s

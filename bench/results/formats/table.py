@@ -51,8 +51,8 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = PIPED_WIDTH) -
 class TextTable:
     """A table for the terminal, written line by line.
 
-    The constructor chooses the widths of the columns. They depend on the titles, on the smallest widths of the columns,
-    and on the rows that are known so far.
+    The constructor chooses the widths of the columns. The widths depend on the titles, on the smallest widths of the
+    columns, and on the rows that are known so far.
     """
 
     def __init__(self, table: Table, width: int = PIPED_WIDTH) -> None:
@@ -73,7 +73,7 @@ class TextTable:
     def _leave_out(self, width: int) -> list[str]:
         """Leave out columns until a row fits into `width`.
 
-        Return the titles of the columns that were left out, in this order.
+        Return the titles of the removed columns, in the order in which they were removed.
         """
         titles: dict[str, None] = {}
         while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
