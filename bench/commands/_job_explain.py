@@ -126,7 +126,7 @@ def report_of(
 
     `instance`: the machine that the user named.
     `feed`: a stored run of the pattern `feed`, which measured the job's storage.
-    `demand_bytes_per_s`: the rate at which the job reads, in bytes per second.
+    `demand_bytes_per_s`: the rate at which the job reads its data, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport

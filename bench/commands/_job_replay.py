@@ -1,4 +1,4 @@
-"""Run the recorded exchanges and gaps of a job on a cluster, and compare the times with the recorded times."""
+"""Run the recorded exchanges and gaps of a job on a cluster. Compare the new times with the recorded times."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Make a replay plan from the traces, and write the plan into the folder `--results`.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the traces do not
-    show it, or if the job ran on one host.
+    Returns the path of the plan, and the number of ranks on each of the job's hosts. The number is None if the traces
+    do not state it, or if the job ran on only one host.
 
     Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """

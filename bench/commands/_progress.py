@@ -1,4 +1,4 @@
-"""Show a run on a terminal while it measures: each row as soon as it is measured, and a bar with the remaining time.
+"""Show the progress of a run on a terminal: each measured row, and a bar with the remaining time.
 
 Without a terminal, only plain lines are printed.
 """
@@ -34,7 +34,8 @@ _MOST_ROWS = 500  # of all jobs together; a run with more rows shows only the ba
 class Screen:
     """Three functions that print how a run progresses.
 
-    `say` prints a line that stays. `tick` replaces the text of the current state. `follow` shows the progress.
+    `say` prints a line that stays. `tick` replaces the text that describes the current state. `follow` shows the
+    progress.
     """
 
     say: Say

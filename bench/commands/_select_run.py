@@ -70,7 +70,10 @@ def check(args: argparse.Namespace) -> None:
 def prices_of(
     args: argparse.Namespace, known: list[str], today: date
 ) -> tuple[dict[str, float | Price], dict[str, float]]:
-    """Return the user's prices and the watts of nodes, by instance type. `--price` overrides the prices file."""
+    """Return the user's prices and the power of a node in watts, each by instance type.
+
+    `--price` overrides the prices file.
+    """
     prices: dict[str, float | Price] = {}
     watts: dict[str, float] = {}
     if args.prices is not None:

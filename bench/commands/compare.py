@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the comparison of two runs or, with --power, the number of launches that a comparison needs.
 
-    Returns 1 if a single row or the average of all rows became slower, unless `--fail-on never` is given.
+    Returns 1 if a single row or the average of all rows became slower, but not with `--fail-on never`.
     """
     if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
         raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")

@@ -153,7 +153,7 @@ def _import() -> Any:
 
 
 def _stored(name: str, results: Path) -> Path | None:
-    """Return the folder or file of a stored run of this suite, or None for a log or a folder of logs."""
+    """Return the folder or file of a stored run. Return None for logs of other tools and for a folder of logs."""
     path = Path(name)
     if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
@@ -262,8 +262,8 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs may contain one document, such as a dump of the stacks of all ranks. Such a file is read a
-    second time.
+    A file without runs may contain one document, such as a dump of the stacks of all ranks. The reader reads such a
+    file a second time.
     """
     hints, events = HintReader(), EventReader()
 
@@ -310,7 +310,7 @@ def _log_pages(
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each topology. With each page, yield whether the topology's links are as expected.
 
-    Yields nothing if a log has a run.
+    If a log has a run, no page is yielded.
     """
     if any(each.log.runs for each, _ in logs):
         return
@@ -345,7 +345,7 @@ def _page(
 
 
 def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
-    """Return the machine with the link rates that bench.yaml and the user's options give."""
+    """Return the machine, with the link rates that bench.yaml and the user's options state."""
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; the options give the NICs and GPUs of a node"
@@ -360,7 +360,10 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each job or imported run of a result, and whether this job or run is complete and correct."""
+    """Yield a page for each job or imported run of a result.
+
+    With each page, yield whether the job or run is complete and correct.
+    """
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")

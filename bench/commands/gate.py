@@ -1,6 +1,6 @@
 """Judge a run by a rules file. Exits with 1 if the run does not pass.
 
-A run passes only if every requested row is good. The output names each failure.
+A run passes only if every requested row is present and good. The command prints each failure by its name.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _only(rules: Sequence[str] | None) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError if the file cannot be written. The check comes before the run is judged."""
+    """Raise UsageError if the file cannot be written. This check is made before the run is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
@@ -135,7 +135,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 def _print_for_github(lines: Sequence[str]) -> None:
     """Print lines for GitHub's runner to stderr. The runner reads stderr, too.
 
-    Stdout stays free of these lines, because it may be one JSON document.
+    No such line is printed to stdout, because stdout may contain one JSON document.
     """
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:

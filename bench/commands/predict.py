@@ -1,4 +1,4 @@
-"""Predict collectives on an instance type: time and bus bandwidth by size and algorithm, for 2 to 16,384 GPUs.
+"""Predict collectives on an instance type for 2 to 16,384 GPUs: time and bus bandwidth by size and algorithm.
 
 The output gives an interval for every figure. The output also names the source of each figure: your runs, imported
 logs, published measurements, or bounds of the links.

@@ -1,4 +1,4 @@
-"""Rank machines for a workload or a recorded job by step time and cost, and say which differences are certain."""
+"""Rank machines by step time and cost for a workload or a recorded job, and say which differences are certain."""
 
 from __future__ import annotations
 

@@ -120,7 +120,10 @@ def _logs_in(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _explain_machine(args: argparse.Namespace, name: str, found: _Pages, document: dict[str, Any]) -> bool:
-    """Explain a machine from the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
+    """Explain a machine from the output of nvidia-smi, lspci or NCCL.
+
+    Returns whether the file is an output of one of these programs.
+    """
     try:
         page, code = doctor.recorded_page(Path(name), args.instance, args)
     except UsageError:

@@ -29,8 +29,8 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """The parts of one kind in a measurement, for example all hosts.
 
-    A part is called a unit here. Each unit has a label, ranks, and the rows in which it sends ("out") or receives
-    ("in").
+    A part is called a unit here. Each unit has a label, ranks, the rows in which it sends ("out"), and the rows in
+    which it receives ("in").
 
     `asked`: for each unit, all of its rows.
     `drawn`: for each unit, the rows of those rounds that were not chosen because of a suspicion. Without this
@@ -87,7 +87,7 @@ class Level:
 class Groups:
     """For each unit, the indices of its rows.
 
-    All indices are in one padded table. A single sort of this table gives the quantiles of all units.
+    All indices are in one padded table. Sorting this table once gives the quantiles of all units.
     """
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
@@ -107,15 +107,15 @@ class Groups:
     def quantile(self, values: Array) -> Array:
         """Return the upper quartile of the values of each unit's rows.
 
-        If a unit has only few rows, the result is the highest value of these rows. For a unit without rows, the result
-        is infinity.
+        If a unit has only few rows, the result is the highest value of these rows. If a unit has no rows, the result is
+        infinity.
         """
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
     def median(self, values: Array) -> Array:
         """Return the median of the values of each unit's rows.
 
-        With an even number of rows, return the lower of the two middle values.
+        If a unit has an even number of rows, return the lower of the two middle values.
         """
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
@@ -131,16 +131,16 @@ class Groups:
         return np.sort(padded, axis=1)[np.arange(self._num), at]
 
     def rows(self, unit: int) -> Array:
-        """Return the numbers of the rows of one unit."""
+        """Return the indices of the rows of one unit."""
         return self.table[unit, : self.counts[unit]]
 
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A comparison of a part with its peers.
+    """The result of comparing a part with its peers.
 
-    The comparison has the ratio of the two bandwidths, the ratio's 95 % interval, and the probability that the ratio is
-    below 0.9.
+    A comparison consists of the ratio of two bandwidths, its 95 % interval, and the probability that the ratio is below
+    0.9.
     """
 
     ratio: float
@@ -154,7 +154,7 @@ class PartRatio:
 class Fitted:
     """The result of a fit: the levels, and the estimated effect of each unit.
 
-    `effects[level][direction]` has one effect for each unit. The effect of a unit that slows no pair is 0.
+    `effects[level][direction]` has one effect for each unit. If a unit slows no pair, its effect is 0.
     """
 
     logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
@@ -167,7 +167,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Return the residual of each row, which is the logarithm of its rate minus the effects of all parts."""
+        """Return the residual of each row: the logarithm of its rate minus the effects of all parts."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -208,7 +208,7 @@ class Fitted:
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """Return how slow a part is, from the given rows.
+        """Return how slow a part is according to the given rows.
 
         Before the comparison, the effects of all other parts are subtracted from the logarithmic rates.
         """
@@ -224,7 +224,8 @@ class Fitted:
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
         """Return how slow a link is.
 
-        The function assumes that the rates of normal links vary as much as repeated measurements of one link.
+        The function assumes that normal links differ from each other as much as repeated measurements of one link
+        differ.
         """
         return self._posterior(residual, self.sigma, 2 * num_links)
 
@@ -236,8 +237,8 @@ class Fitted:
         runs is slow. The probability of a slow part is divided by the number of tested parts, to correct for multiple
         tests. Smaller effects have another uniform distribution, with a higher probability.
 
-        The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
-        are estimated from this run.
+        The noise of a row has a normal distribution, apart from some outliers. The standard deviation and the share of
+        outliers are estimated from this run.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -346,7 +347,10 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Correct the rates of rounds in which even pairs without suspected parts were slow. Then estimate the noise."""
+    """In some rounds, even pairs without suspected parts were slow. Correct the rates of these rounds.
+
+    Then estimate the noise.
+    """
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

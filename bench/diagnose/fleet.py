@@ -1,8 +1,8 @@
-"""Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
+"""Compare the runs of similar jobs on many hosts. Find the usual rate of each group, slow runs, and lost runs.
 
-In this module a run is one table of a log. A run uses one host, a pair of hosts, or more hosts. A group consists of the
-runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus bandwidth.
-This figure is compared only with the figures of other runs in the group.
+In this module, one table of a log is called a run. A run uses one host, a pair of hosts, or more hosts. A group
+consists of the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best
+bus bandwidth. The best bus bandwidth of a run is compared only with that of other runs in the group.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class Fleet:
 
     @property
     def is_one(self) -> bool:
-        """Whether enough similar jobs ran on different hosts to show all runs on one page.
+        """Whether one page can show all runs, because enough similar jobs ran on different hosts.
 
-        At least half of all runs must belong to a group.
+        In addition, at least half of all runs must belong to a group.
         """
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
@@ -176,8 +176,8 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """If the hosts form several separate clusters, add a cluster name to each run.
 
     Runs of different clusters are not compared. Hosts that ran jobs together form a cluster if these jobs have enough
-    different sets of hosts. All other hosts form one cluster without a name. For example, hosts that were tested only
-    in separate pairs are in this cluster without a name.
+    different sets of hosts. All hosts outside these clusters form one cluster without a name. For example, hosts that
+    were tested only in separate pairs are in this cluster without a name.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -307,7 +307,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
 
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
-    """Return the group, and its runs with shares and states.
+    """Return the group, and its runs with the shares and states that were found.
 
     `distance`: a number of standard deviations. A run can be slow only if its rate is further than this below the usual
         rate.
@@ -341,9 +341,9 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs. If a run's rate is not comparable, remove the rate.
+    """Return the runs. If the rate of a run is not comparable with the other rates, remove this rate.
 
-    A rate is not comparable if the largest size of the run is far below the usual largest size.
+    A rate is not comparable if the largest size of its run is far below the usual largest size.
     """
     sizes = [run.largest_bytes for run in runs if run.rate is not None]
     least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
@@ -454,7 +454,7 @@ def _spread(rates: Sequence[float]) -> float:
 
 
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
-    """Check whether single hosts and links can explain the slow runs.
+    """Check whether a few slow hosts and links can explain the slow runs.
 
     Single hosts cannot be the reason if half or more of all hosts are slow with all partners. Single hosts can also not
     be the reason if too many runs of other hosts are slow.
@@ -468,8 +468,8 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
     """Find the hosts that are slow in most of their runs. Most runs between two of these hosts are also slow.
 
-    A host needs at least two runs. If hosts are slow with other hosts but fast with each other, they are in another
-    part of the network. Such hosts are not returned.
+    A host is judged only if it has at least two runs. If hosts are slow with other hosts but fast with each other, they
+    are in another part of the network. Such hosts are not returned.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

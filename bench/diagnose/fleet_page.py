@@ -27,7 +27,7 @@ def table(
     decides: Coded | None = None,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider.
+    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider than this.
 
     `normal`: maps some groups to the verdict code of the group's median run.
     `decides`: a code whose text names the option that `explain` needs to judge a median run. The value is None if
@@ -205,7 +205,7 @@ _HOST_COLUMNS = (
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
     """Return a table row for each group.
 
-    The row has the median, lowest and highest rate in GB/s, and the number of bad runs in each state.
+    The row has the median, the lowest and the highest rate in GB/s. It also has the number of bad runs in each state.
     """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
@@ -299,7 +299,7 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 
 
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of the matrix of pairs.
+    """Yield the lines of a matrix with a cell for each pair of hosts.
 
     If there are more than 20 hosts, show only the hosts with the strongest evidence of a fault. Count the bad pairs
     between these hosts and the hosts that are not shown.

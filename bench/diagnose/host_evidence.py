@@ -55,7 +55,7 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The hosts, the kind and the worst outcome of one job."""
+    """A set of hosts, with the kind and the worst outcome of its job."""
 
     hosts: tuple[str, ...]
     kind: JobKind
@@ -115,7 +115,7 @@ class PairEvidence:
 
     @property
     def least_share(self) -> float | None:
-        """The lowest share of the usual rate among the bad runs, or None if no bad run has a figure."""
+        """The lowest rate of the bad runs, as a share of the usual rate. None if no bad run has a figure."""
         return min((run.share for run in self.bad_runs if run.share is not None), default=None)
 
 
@@ -162,7 +162,7 @@ def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
     A slow job proves a fault. A single lost job is enough to suspect the host.
 
     A bad run does not count if the host has a good run of the same operation. If all lost runs of a host are missing
-    runs, the host is not suspected.
+    (state MISSING), the host is not suspected.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -268,7 +268,7 @@ class _Concentration:
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
         """Compute `confidences`.
 
-        `named`: maps each host that is slow with all its partners to the confidence in this finding.
+        `named`: the hosts that are slow with all their partners, each with the confidence in this finding.
         """
         self._number = {host: index for index, host in enumerate(hosts)}
         kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}

@@ -45,7 +45,7 @@ class LadderRound:
 def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
     """Return the rounds to measure next, or an empty tuple if the diagnosis is complete.
 
-    `seed`: the seed of the random choices, which is the same throughout a run.
+    `seed`: the seed of all random choices of a run.
     """
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
@@ -92,7 +92,7 @@ def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 
 
 def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield random rounds of the circle method over hosts. A round uses all rails.
+    """Yield random rounds of the circle method, which pairs hosts. A round uses all rails.
 
     One rank of each NIC takes part.
     """
@@ -130,7 +130,7 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """Yield rounds that pair every suspect with a healthy partner. Each round uses another partner.
+    """Yield rounds that pair every suspect with a healthy partner. Each round pairs a suspect with another partner.
 
     The remaining hosts form pairs with each other, for comparison.
     """

@@ -1,11 +1,12 @@
 """Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
-Comparable pairs form a class, such as pairs in one node, in one rack or across racks. In this model, the logarithm of a
-pair's bandwidth is the sum of these terms: the normal level of the pair's class, the effects of the sender's parts, the
-effects of the receiver's parts, and the effect of the link. A part can only make a pair slower. If even the faster
-pairs of a part are slow, the part is suspected (docs/metrics.md, "Localisation"). The search tries parts in the order
-rack, host, NIC, rank, link. The search suspects the first part that explains the slow pairs. A ladder (ladder.py)
-measures a suspected part again. Only the rows of the new measurement decide whether the part is slow.
+Comparable pairs form a class, for example the pairs inside nodes, the pairs inside racks, or the pairs across racks. In
+this model, the logarithm of a pair's bandwidth is the sum of these terms: the normal level of the pair's class, the
+effects of the sender's parts, the effects of the receiver's parts, and the effect of the link. A slow part can only
+make its pairs slower. If even the faster pairs of a part are slow, the part is suspected (docs/metrics.md,
+"Localisation"). The search tries racks first, then hosts, NICs, ranks and links. The search suspects the first part
+that explains the slow pairs. A ladder (ladder.py) measures a suspected part again. Only the rows of the new measurement
+decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PairSamples:
     """One row per measured pair and direction.
 
     `step`: the number of the round in which the pair was measured.
-    `stage`: the index in STAGES of the stage in which the pair was measured.
+    `stage`: the stage in which the pair was measured, as an index in STAGES.
     """
 
     src: Array
@@ -86,7 +87,7 @@ class Accused:
 
     @property
     def is_uplink(self) -> bool:
-        """Whether the part is the uplink of a rack, which connects the rack with all other racks."""
+        """Whether the part is the uplink that connects a rack with all other racks."""
         return any(finding.code == SlowPart.RACK for finding in self.findings)
 
 
@@ -120,7 +121,7 @@ class Diagnosis:
 
     @property
     def cleared_by_peers(self) -> tuple[str, ...]:
-        """The hosts that are cleared because they are as fast as other hosts.
+        """The hosts that are healthy because they are as fast as other hosts.
 
         The result is empty if there were no other hosts to compare with. A gate rule that demands a rate can clear
         hosts even without other hosts.
@@ -177,7 +178,7 @@ class _Search:
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """Decide whether a rack, host, NIC or rank is slow as a sender, as a receiver, or in both directions."""
+        """Decide whether a rack, host, NIC or rank is slow, and whether as a sender, as a receiver, or as both."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):
@@ -223,7 +224,10 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Check whether a host is slow through each of its NICs. A single slow NIC must not make its host look slow."""
+        """Check whether a host is slow through each of its NICs.
+
+        A host with only one slow NIC must not be called slow.
+        """
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -269,9 +273,10 @@ class _Search:
         self._accuse_links(found, which)
 
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
-        """Return the ratios of a link's slow directions. The key "out" is the direction of the link's first row.
+        """Return the ratio of each slow direction of a link.
 
-        The result is empty if no direction is slow, or if a ladder must measure the link again.
+        The key "out" stands for the direction of the link's first row. The result is empty if no direction is slow. It
+        is also empty if a ladder must measure the link again.
         """
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
@@ -401,7 +406,7 @@ def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
 
 
 def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
-    """Merge the findings of a part that is slow both between hosts and inside a host."""
+    """If a part is slow both between hosts and inside a host, merge its two findings into one."""
     found: dict[tuple[str, str], Accused] = {}
     for part in accused:
         known = found.get((part.kind, part.name))
@@ -410,7 +415,7 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 
 
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Return the measured hosts that are neither accused nor suspected.
+    """Return the measured hosts that are neither slow nor suspected.
 
     If only one NIC of a host is slow, return the host's healthy NICs instead of the host.
     """

@@ -6,9 +6,9 @@ from bench.core.codes import OptionalPartsCode
 
 
 def _ratio(fact: str) -> str:
-    """Return the template of a ratio with its interval.
+    """Return a message template that shows a ratio with its interval.
 
-    `fact`: the name of a fact, which is a mapping with the keys ratio, low, high and num_rows.
+    `fact`: the name of a fact. The fact is a mapping with the keys ratio, low, high and num_rows.
     """
     return (
         f"at {{{fact}[ratio]:.2f}} of the rate of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
@@ -70,7 +70,7 @@ class DiagnosisNote(OptionalPartsCode):
 
 
 class Conclusion(OptionalPartsCode):
-    """The conclusion of a diagnosis, a single sentence."""
+    """The conclusion of a diagnosis, in a single sentence."""
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of the bandwidth of its peers"

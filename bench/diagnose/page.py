@@ -1,6 +1,6 @@
 """Show a diagnosis as text, Markdown, CSV rows or JSON.
 
-The page names the slow parts with the evidence, the parts that are not slow, and the measurements.
+The page names the slow parts with the evidence against them, the healthy parts, and what was measured.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def _option(case: Sequence[str], name: str) -> str | None:
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
     """Return the verdict on pairs that a job chose while it measured.
 
-    If the job ended before it had tested every host, the verdict declares no host healthy.
+    If the job ended before it had tested every host, the verdict calls no host healthy.
     """
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)

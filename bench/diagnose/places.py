@@ -1,4 +1,4 @@
-"""Locate the ranks: the host, NIC and rack of each rank, their names, and which pairs of ranks are comparable."""
+"""Locate the ranks: the host, NIC and rack of each rank, and the pairs of ranks that are comparable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Places:
     racks: Mapping[str, str] = field(default_factory=dict)
 
     def ports(self) -> dict[tuple[str, str | None], tuple[int, ...]]:
-        """Map each (host, NIC) to the ranks that use this NIC, in rank order."""
+        """For each NIC, given as (host, NIC), return the ranks that use it, in rank order."""
         found: dict[tuple[str, str | None], list[int]] = {}
         for rank, port in enumerate(zip(self.hosts, self.nics, strict=True)):
             found.setdefault(port, []).append(rank)
@@ -38,7 +38,7 @@ class Places:
         return index(list(zip(self.hosts, self.nics, strict=True)))
 
     def end_name(self, rank: int, inside: bool) -> str:
-        """Return the name of one endpoint of a link.
+        """Return the name of the endpoint of a link.
 
         For a link inside a host, the name is `h1:rank3`. For a link between hosts, the name is `h1:eth0`, or `h1` if
         the host has only one NIC.

@@ -1,4 +1,4 @@
-"""Draw the bounds of a panel as named lines on a logarithmic axis of rates."""
+"""Draw the bounds of a panel as lines with names. The axis of rates is logarithmic."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 def draw(axes: Axes, lines: Mapping[CurveLabel, Sequence[CurvePoint]], others: Sequence[float] = ()) -> int:
     """Draw each bound of these curves as a named line. Returns the number of bounds that are not drawn.
 
-    Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. If a bound applies only to
-    some sizes, its line covers only these sizes. Call this function after the data are drawn, because it sets the y
-    axis (GB/s, logarithmic).
+    Hard bounds are drawn as solid lines. Reference bounds and traffic bounds are drawn as dashed lines. If a bound
+    applies only to some sizes, its line covers only these sizes. This function sets the y axis (GB/s, logarithmic), so
+    call it after the data are drawn.
 
     `lines`: the points of each curve, by the label of the curve.
     `others`: rates in the panel that do not belong to `lines`.
@@ -75,10 +75,10 @@ def _places(
 ) -> tuple[list[float], float]:
     """Return the vertical position of each bound's name, and the height that the names need together.
 
-    Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. If the names still do not fit, all names are written above
-    the lines and points, in the order of the lines. This happens if a name would still cover a line, or if names would
-    cover points at both sides of the panel.
+    Both values are fractions of the height of the axis. Each name is written above the line of its bound. If two lines
+    are close to each other, the upper name is moved up so that the names do not overlap. If the names still do not fit,
+    all names are written above the lines and points, in the order of the lines. This happens if a name would still
+    cover a line, or if names would cover points at both sides of the panel.
 
     `rates`: the message size and the rate of each point in the panel.
     """
@@ -110,7 +110,9 @@ def _hides_points(
 
 
 def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
-    """Return a free position for a name above each line, and the position above the uppermost name.
+    """Return a free vertical position above each line for its name.
+
+    Also return the first free position above all names.
 
     `free`: the lowest position that a name may have. All values are shares of the axis.
     """

@@ -107,7 +107,7 @@ def _no_value(row: Summary) -> float:
 def _mark_lost(panel: Axes, lost: Array) -> None:
     """Write the number of lost runs of each pair on a white corner of the pair's cell.
 
-    The cell outside the corner keeps the colour of the pair's lowest rate.
+    Outside the corner, the cell has the colour of the pair's lowest rate.
     """
     for src, dst in np.argwhere(lost):
         corner = [(dst - 0.5, src + 0.5), (dst + 0.5, src + 0.5), (dst + 0.5, src - 0.5)]

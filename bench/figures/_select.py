@@ -104,7 +104,7 @@ class _Amount:
 
 
 def _million(selection: Selection) -> _Amount:
-    """Return a million tokens if the user gave the length of the training in tokens, else a million samples."""
+    """Return a million tokens if the user gave the length of the training in tokens, else return a million samples."""
     tokens = selection.question.workload.model.tokens
     if selection.limits.tokens is None or tokens is None:
         return _Amount(_MILLION, "a million samples")
@@ -139,7 +139,7 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence[int]) -> str:
-    """Set the axis of range bars, and return ", logarithmic" for a logarithmic axis, else "".
+    """Set the axis of range bars. Return ", logarithmic" if the axis is logarithmic, else "".
 
     The axis usually begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. The
     axis has room for the text beside each bar.
@@ -181,7 +181,7 @@ def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
 
 
 def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: _Looks) -> None:
-    """Draw the range of each machine's ratio to the best machine.
+    """For each machine, draw the range of its ratio to the best machine.
 
     If a range contains 1, it is uncertain whether this machine or the best machine is better.
     """
@@ -271,9 +271,9 @@ def _lines(
 
 
 def _plain(*each: Axis) -> None:
-    """Label ticks without exponents, at 1, 2 and 5 times powers of ten.
+    """Label the ticks 1, 2 and 5 times powers of ten, without exponents.
 
-    If the axis spans less than a decade, also label 3 and 7 times powers of ten.
+    If the axis spans less than a decade, ticks at 3 and 7 times powers of ten are labelled, too.
     """
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))

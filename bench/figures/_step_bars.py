@@ -1,4 +1,4 @@
-"""Draw the steps of ranks as bars that are divided into the parts of the step, with a legend of the visible parts."""
+"""Draw the steps of ranks as bars, divided into the parts of the step. The legend has only the visible parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def handles(bars: Sequence[Parts]) -> list[Patch]:
 
 
 def remarks(whole: Sequence[Parts], drawn: Sequence[Parts]) -> list[str]:
-    """Return a remark that names the parts which `other` contains because they are too narrow to see."""
+    """Return a remark that names the parts that are too narrow to see. Their time is in `other`."""
     folded = [part for part in StepPart if any(bar[part] > 0 for bar in whole) and part not in drawn[0]]
     names = ", ".join(TITLES[part] for part in folded)
     return [f"other contains {names}: each at most {100 * _LEAST_SHARE:g} % of the longest bar"] if folded else []

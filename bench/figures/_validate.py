@@ -117,5 +117,5 @@ def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Seque
 
 
 def _positions(index: int, num: int) -> list[float]:
-    """Return `num` positions side by side, centred on the position of the class with this index."""
+    """Return `num` positions next to each other, centred on the position of the class with this index."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

@@ -64,7 +64,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _rates(one: Fed) -> list[float]:
-    """Return all rates that the row of a result shows, in GB/s."""
+    """Return all rates, in GB/s, that are drawn in the row of a result."""
     ends = [one.payload_bytes / end for end in (one.low_s, one.high_s) if end]
     others = [getattr(one, name) for name in _MARKERS]
     return [rate / 1e9 for rate in (one.bytes_per_s, *ends, *others) if rate]

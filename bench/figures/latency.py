@@ -27,7 +27,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
     Return an empty list if the document has no isolated times.
 
-    A pattern without sizes (barrier) gets a remark instead of a panel.
+    A pattern without sizes (barrier) has a remark instead of a panel.
     """
     rows = _chosen(document)
     if not rows:
@@ -82,9 +82,9 @@ def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
 def _band(point: CurvePoint) -> tuple[float, float]:
     """Return the lower and the upper end of the band that is drawn at a point, in seconds.
 
-    The band reaches from the fastest to the slowest launch. With only one launch, the band reaches from the fastest
-    sample to the 95th percentile. If these times are unknown, the band is the interval of the median. If the interval
-    is unknown, too, the band has no height.
+    If there are several launches, the band reaches from the fastest to the slowest launch. If there is only one launch,
+    the band reaches from the fastest sample to the 95th percentile. If these times are unknown, the band is the
+    interval of the median. If the interval is unknown, too, the band has no height.
     """
     if point.spread:
         return point.spread

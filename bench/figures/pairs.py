@@ -65,7 +65,7 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _counted(pairs: set[tuple[int | None, int | None]]) -> str:
-    """Return the number of pairs; if each rank copied within its own memory, return the number of ranks."""
+    """Return the number of pairs. If each rank copied within its own memory, return the number of ranks."""
     return f"{len(pairs)} {'ranks' if all(src == dst for src, dst in pairs) else 'pairs'}"
 
 
@@ -264,7 +264,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: PairMap) -> None:
     """Draw the map of a grid whose rows and columns are the ranks in `order`. Cells with NaN are grey.
 
-    If there is room, ranks are labelled by host names.
+    If there is room, the labels of the ranks are host names.
     """
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), shown.least_is_worst)
     panel.set_title(shown.title, fontsize=_style.TEXT)
@@ -301,7 +301,7 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
-    """Write the ranks' numbers beside the map, and the hosts' names farther out."""
+    """Write the numbers of the ranks beside the map, and the names of the hosts farther out."""
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_ticks(range(len(order)), [str(rank) for rank in order], minor=True)
     panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT)

@@ -37,8 +37,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `published`.
 
     Return an empty list if nothing is published about the patterns and worlds of this document. If the machine is
-    known, the figure shows published results of its type, of its GPU, or of a GPU with the same links. Otherwise, it
-    shows the results of the machines with the closest bandwidth.
+    known, the figure shows published results of its instance type, of its GPU, or of a GPU with the same links. If the
+    machine is unknown, the figure shows the results of the machines with the closest bandwidth.
     """
     worlds = _worlds(document)
     if not worlds:

@@ -1,4 +1,4 @@
-"""Draw how the bandwidth or time of each pattern scales with the number of ranks.
+"""Draw how the bandwidth or the time of each pattern changes with the number of ranks.
 
 All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows two
 efficiencies of each world. One compares the world's bandwidth with that of the smallest world, the other with the
@@ -33,9 +33,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return `scaling` and, if worlds have a reference, `scaling-efficiency`. Each figure has a panel for each pattern.
+    """Return the figure `scaling`. If worlds have a reference, also return the figure `scaling-efficiency`.
 
-    Return an empty list if the document has only one world.
+    Each figure has a panel for each pattern. Return an empty list if the document has only one world.
     """
     panels = _panels(document)
     return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
@@ -94,7 +94,8 @@ def _value(point: CurvePoint, rated: bool) -> float:
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     """Return a list with one figure, which shows the efficiency in percent at the largest size (pipelined).
 
-    Scaling inside a node and scaling between nodes have separate curves. The list is empty if no world has a reference.
+    Worlds inside a node and worlds of several nodes have separate curves. If no world has a reference, the list is
+    empty.
     """
     rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
     patterns: dict[str, list[Scaling]] = {}
@@ -199,8 +200,7 @@ def _panels(document: Document) -> dict[str, _Series]:
 def _has_world(row: Summary) -> bool:
     """Check whether this suite measured the row on a whole world of known size.
 
-    Return False for rows of groups, because groups of one job share links. Return False for rows of imported logs as
-    well.
+    Return False for rows of groups, because groups of one job share links. Return False for rows of imported logs, too.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported

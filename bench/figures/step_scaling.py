@@ -27,7 +27,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return the figure `step-scaling`, with a panel for each job and type of scaling.
 
-    Return an empty list if no job measured a step on several numbers of ranks.
+    Return an empty list if every step was measured on only one number of ranks.
     """
     if not document.step_scalings:
         return []
@@ -80,7 +80,7 @@ def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[fl
     """Return (number of ranks, predicted speed-up) for each point whose step was predicted.
 
     Measured speed-ups are relative to the first measured step. Predicted speed-ups are relative to the first predicted
-    step. The result is empty if the first point has no prediction.
+    step. The result is empty if the step of the first point was not predicted.
     """
     first = one.points[0]
     if first.job not in expected:

@@ -1,4 +1,7 @@
-"""Find the rows that a rule judges, and the missing rows. A requested row that is absent is always a fault."""
+"""Find the rows that a rule judges, and the missing rows.
+
+If a row was requested but is absent, this is always a fault.
+"""
 
 from __future__ import annotations
 
@@ -117,9 +120,9 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """Map each job to the cases and worlds that it should measure.
+    """For each job, return the cases and worlds that it should have measured.
 
-    A job has two cases if the plan and the header of the job's first launch state different cases.
+    A job has two cases if its plan and the header of its first launch state different cases.
     """
     sources: list[tuple[str, Case | None, World]] = []
     for name, planned in run.planned().items():
@@ -178,7 +181,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
 
 
 def _has_metric(row: Summary, limit: Demand) -> bool:
-    """Check whether this kind of row has the demand's metric.
+    """Check whether rows of this kind have the metric of the demand.
 
     A matrix that another tool printed has either rates or times.
     """
@@ -357,7 +360,7 @@ def _absent_groups(
 ) -> Iterator[str | None]:
     """Yield the name of each group without a row.
 
-    Yield a single None if rows are missing but their groups are unknown.
+    If rows are missing but their groups are unknown, yield None once.
     """
     there = set(there)
     if groups is not None:

@@ -26,8 +26,7 @@ from bench.results.document import Summary
 class JudgedDemand:
     """The result of one demand of one rule.
 
-    `worst`: the row that is closest to the limit, or that misses the limit most. None if no row was judged. None if no
-        row was judged.
+    `worst`: the row that is closest to the limit, or that misses the limit most. None if no row was judged.
     """
 
     rule: str
@@ -91,7 +90,7 @@ class _DemandRows:
 
 
 def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateResult:
-    """Judge a run by the newest measurement of each row.
+    """Judge a run. For each row, its newest measurement counts.
 
     The older measurements that a retest replaced are in `superseded`.
     """
@@ -149,7 +148,7 @@ def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
 
 
 def unreadable(rules: Rules, name: str, error: str) -> GateResult:
-    """Return the verdict on a run that exists but cannot be read. `error`: why it cannot be read."""
+    """Return the verdict on a run that exists but cannot be read. `error`: why the run cannot be read."""
     return GateResult(name, rules, (GateFault(FaultCode.RUN_UNREADABLE, {"error": error}),))
 
 

@@ -72,7 +72,7 @@ class GateInput:
     published: Published = no_figures
 
     def planned(self) -> dict[str, Mapping[str, Any]]:
-        """Return the jobs of the plan by name; an empty mapping without a plan."""
+        """Return the jobs of the plan by name, or an empty mapping if there is no plan."""
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
@@ -88,7 +88,7 @@ class GateInput:
         return found
 
     def network_of(self, job: str) -> frozenset[str]:
-        """Return the networks that carried a job's messages between nodes; empty if they are unknown."""
+        """Return the networks that carried a job's messages between nodes. The result is empty if they are unknown."""
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
@@ -100,7 +100,8 @@ class GateInput:
 def _reported_by_nccl(header: Header) -> frozenset[str]:
     """Return the networks that NCCL used for the `nccl` transport, by the names that rules files use.
 
-    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters shows which network was used.
+    NCCL reports both InfiniBand and RoCE as `ib`. The type of the node's network adapters shows which of the two was
+    used.
     """
     if header.num_nodes == 1:
         return frozenset()
@@ -127,7 +128,10 @@ def attempt_number(attempt: str) -> int:
 
 
 def world_of(header: Header) -> World | None:
-    """Return the nodes and ranks that took part. Return None if an imported log does not state them."""
+    """Return the nodes and the ranks that took part in the measurement.
+
+    Return None if an imported log does not state these numbers.
+    """
     if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:
@@ -153,7 +157,10 @@ def is_imported(row: Summary) -> bool:
 
 
 def import_status(header: Header) -> str:
-    """Return how an imported run ended: ok, failed, truncated or unknown. Return "" for a job that was not imported."""
+    """Return the status of an imported run: ok, failed, truncated or unknown.
+
+    Return "" for a job that was not imported.
+    """
     return str(header.imported.get("status") or "unknown") if header.imported else ""
 
 

@@ -1,7 +1,7 @@
 """Find stored rows that contradict their header, for example because somebody edited the file.
 
-The case, the world and the pattern determine the ranks, the size and the factors of a row. This module recomputes these
-values. A row with other values is no valid evidence.
+The case, the world and the pattern of a job determine the ranks, the size and the factors of its rows. This module
+recomputes the ranks, the size and the factors of each row. A row that has other values is not valid evidence.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _JobCase:
         self._groups: dict[str, Group] | None = None
 
     def group(self, record: Record) -> Group | None:
-        """Return a row's group; None if the case has no group with this name."""
+        """Return the group of a row, or None if the case has no group with this name."""
         if self.case is not None and self.case.is_ladder:
             ends = (record.src, record.dst)
             ranks = tuple(rank for rank in ends if _is_count(rank))

@@ -100,7 +100,7 @@ class NodeReason:
 class NodeVerdict:
     """The verdict on one host.
 
-    `num_rows`: the number of judged rows in which the host took part, including pairs.
+    `num_rows`: the number of judged rows in which the host took part. Rows of pairs are included.
     `reasons`: why the host failed or cannot be judged, and when it was measured again.
     """
 
@@ -163,7 +163,10 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """Return the hosts that the diagnosis calls healthy, if a job measured valid pairs between enough hosts."""
+    """Return the hosts that the diagnosis calls healthy.
+
+    This requires a job that measured valid pairs between enough hosts.
+    """
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -234,7 +237,7 @@ def nodes(
 
     `judged`: the rows that a rule or the diagnosis uses.
     `good`: the rows that met a demand, and the hosts that are not slow according to measurements of pairs.
-    `retested`: the start of the new measurement of each host that was measured again.
+    `retested`: for each host that was measured again, when this measurement started.
 
     A row that was measured on several nodes does not prove that a single one of them is good. A good row of a pair is
     an exception, because it proves that both hosts are good.
@@ -317,7 +320,7 @@ def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Yield the planned hosts that took no part. Hosts are recognised by their names in bench.yaml."""
+    """Yield the hosts that were planned but took no part. Hosts are recognised by their names in bench.yaml."""
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
@@ -332,7 +335,7 @@ def _placed(
 
     `accuses`: whether these hosts fail because of the fault.
 
-    `accuses`: whether these hosts fail because of the fault. A fault that names no host concerns all hosts.
+    `accuses`: whether these hosts fail because of the fault. If a fault names no host, it concerns all hosts.
     """
     rows = {place(row): row for row in run.document.summaries}
     named = {
@@ -361,7 +364,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of a slow part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
+    """Return the hosts of a slow part. A NIC has one host, and a link has two hosts. A rack's uplink has no host.
 
     Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """
@@ -376,5 +379,5 @@ def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
 
 
 def place(row: Summary | GateFault) -> tuple[Any, ...]:
-    """Return a key that distinguishes a row from the other rows of its run."""
+    """Return a key that identifies a row within its run."""
     return row.job, row.pattern, row.mode, row.payload_bytes, row.group

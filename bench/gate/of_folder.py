@@ -49,7 +49,7 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
 
 @collector.paused()  # thousands of rows stay in use until the last demand is judged
 def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None]:
-    """Judge `args.run`. Return the verdict and the run's document, which is None if the run cannot be read."""
+    """Judge `args.run`. Return the verdict and the run's document. The document is None if the run cannot be read."""
     rules = _rules(args.rules)
     path = collect.find(args.run, args.results)
     try:

@@ -140,7 +140,7 @@ def remarks(gate: GateResult) -> list[str]:
 
 
 def next_steps(gate: GateResult) -> list[str]:
-    """Return the command to run after a failed gate; an empty list if the run cannot be measured again."""
+    """Return the command to run after a failed gate. Return an empty list if the run cannot be measured again."""
     if gate.passed or not gate.judged or not _CANNOT_REPEAT.isdisjoint(gate.names):
         return []
     return [f"next: linkbench run --retest {gate.run}  (after a repair, with the same --rules: only what failed)"]
@@ -182,7 +182,7 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
     """Describe one fault with its rule, its row and its figure.
 
-    `demand`: the demand that the row did not meet, or None for a fault of the whole run.
+    `demand`: the demand that the row did not meet. None if the fault concerns the whole run.
     """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
@@ -200,7 +200,10 @@ def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
 
 
 def quantity(value: float, limit: Demand) -> str:
-    """Format a figure in the unit of its demand: a rate, a time, a percentage, or a ratio of times for a baseline."""
+    """Format a figure in the unit of its demand: a rate, a time or a percentage.
+
+    For a baseline, format a ratio of times.
+    """
     if limit.of == "baseline":
         return f"{value:.3f} x"
     if limit.of:
@@ -266,7 +269,7 @@ def _node_lines(nodes: Sequence[NodeVerdict], width: int) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """Count the judged jobs and rows, and state how many CPUs and GPUs of each host the jobs used."""
+    """Count the judged jobs and rows. State how many CPUs and GPUs of each host the jobs used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():
@@ -298,7 +301,7 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
 
 
 def _finding_lines(findings: Sequence[PublicationFinding], width: int) -> list[str]:
-    """Return a line for each publication rule and, below the line, its faults and their rows."""
+    """Return a line for each publication rule. The faults of a rule and their rows are listed below its line."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status
@@ -321,7 +324,7 @@ def _markdown_findings(findings: Sequence[PublicationFinding]) -> list[str]:
 
 
 def _rows(faults: Iterable[GateFault]) -> list[str]:
-    """List the rows of faults, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
+    """List the rows that faults concern, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
     jobs: dict[str, dict[str, dict[str, None]]] = {}
     for fault in faults:
         modes = jobs.setdefault(fault.job or "the whole run", {})

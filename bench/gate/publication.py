@@ -2,8 +2,8 @@
 
 T. Hoefler and R. Belli published the twelve rules: "Scientific Benchmarking of Parallel Computing Systems", SC15. The
 values that the suite computes itself always follow the rules: medians, rates, intervals and flags
-(tests/results/test_own_arithmetic.py). A run breaks a rule only if something is missing, or if another tool reported an
-unsuitable figure.
+(tests/results/test_own_arithmetic.py). A run breaks a rule only if something is missing, or if another tool reported a
+figure that the rule forbids.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ class PublishedRun:
         return cls(run, tuple(rows))
 
     def timed(self) -> Iterator[PublishedRow]:
-        """Return the rows with raw samples."""
+        """Return the rows that have raw samples."""
         return (row for row in self.rows if row.is_timed)
 
     def measured(self) -> Iterator[tuple[str, Header]]:
-        """Yield the jobs in which this suite took samples. Modelled and imported jobs are left out."""
+        """Yield the jobs that this suite measured with samples. Modelled and imported jobs are left out."""
         for job, header, records in self.run.attempts:
             if not header.modelled and any(record.reported is None for record in records):
                 yield job, header
@@ -197,7 +197,7 @@ def _is_there(about: str, run: PublishedRun) -> bool:
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """Return the run without its imported jobs. These jobs are also removed from the plan."""
+    """Return the run without its imported jobs. The plan of the returned run does not contain these jobs either."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run
@@ -332,7 +332,7 @@ def _same(one: float, other: float) -> bool:
 
 
 def _averages(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 4: rates and ratios are not averaged."""
+    """Check rule 4: no rate and no ratio is an average of rates or ratios."""
     for row, name, _ in run.reported():
         if _AVERAGED_RATE.search(name.lower()):
             yield row.fault(FaultCode.REPORTED_AVERAGE_OF_RATES, statistic=name)
@@ -366,7 +366,7 @@ def _intervals(run: PublishedRun) -> Iterator[GateFault]:
 def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
     """Check rule 6.
 
-    Intervals must come from methods that assume no distribution. No standard deviation may replace an interval.
+    Intervals must be computed by methods that assume no distribution. No standard deviation may replace an interval.
     """
     for job, header in run.measured():
         method = header.settings.get("ci_method")
@@ -378,7 +378,7 @@ def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _verdicts(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 7, which is about comparisons. A single run compares nothing, so it always follows this rule."""
+    """Check rule 7, the rule about comparisons. A single run compares nothing, so it always follows this rule."""
     yield from ()
 
 
@@ -394,7 +394,7 @@ def _tails(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quantile(name: str) -> float | None:
-    """Return the quantile in a statistic's name: 0.99 for `p99_s`, 0.999 for `p99_9_s`.
+    """Return the quantile that a statistic's name states: 0.99 for `p99_s`, 0.999 for `p99_9_s`.
 
     Return None for the median, and for a name that is not a percentile.
     """
@@ -438,7 +438,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
 
 
 def _missing_of_ranks(header: Header) -> Iterator[str]:
-    """Name the required facts about library, launcher, hosts and ranks that a measured job did not record."""
+    """Name the required facts that a measured job did not record, about the library, the launcher, hosts and ranks."""
     library = traits(header.transport)
     for name in library.required_versions:
         if not header.versions.get(name):
@@ -555,7 +555,7 @@ def _consistency(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quiet(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 15: nothing else used the hosts while the rows were timed."""
+    """Check rule 15: no other programs used the hosts while the rows were timed."""
     busy = busy_run(run.run.document)
     if busy.matters:
         yield GateFault(FaultCode.BUSY_MACHINE, busy.facts())

@@ -10,7 +10,9 @@ from bench.core.codes import Code
 
 @unique
 class PublicationRule(Code):
-    """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
+    """The twelve rules of Hoefler and Belli (SC15) have the numbers 1 to 12.
+
+    The suite's own rules have numbers from 13 on.
 
     `value`: the name of the rule in a rules file.
     `template`: the title of the rule.
@@ -35,7 +37,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule. The paper has the rules 1 to 12."""
+        """The number of the rule. Rules 1 to 12 are those of the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

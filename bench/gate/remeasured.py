@@ -65,7 +65,7 @@ class Retest:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A row that is no longer judged, because a later attempt of its job measured the row again."""
+    """A row that is no longer judged, because a later attempt of its job measured it again."""
 
     first: Summary
     job: str  # the name of the attempt that is judged instead
@@ -78,7 +78,7 @@ class RetestPlan:
 
     `sizes`: for each job, the message sizes to measure again, in bytes. An empty tuple means all sizes of the job.
     `ladders`: the jobs that choose their next pairs from the results so far.
-    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these hosts again.
+    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these suspects again.
     `partners`: hosts that did not fail. The jobs in `ladders` measure the suspects together with these hosts.
     `failures`: for each failure name, the number of faults with this name.
     """
@@ -91,7 +91,7 @@ class RetestPlan:
 
 
 def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tuple[Superseded, ...]]:
-    """Return the document with only the newest measurement of each row, and the rows that were replaced."""
+    """Return the document with only the newest measurement of each row. Also return the rows that were replaced."""
     worlds = {}
     for job, header in document.headers.items():
         worlds[job] = (job_of_attempt(job), header.num_nodes, header.ranks_per_node, hosts(header))
@@ -180,13 +180,13 @@ def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str
 def plan_of_retest(
     faults: Iterable[GateFault], failed: Sequence[str], others: Sequence[str], planned: Mapping[str, Mapping[str, Any]]
 ) -> RetestPlan:
-    """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
+    """Plan a retest of the failed parts only: the sizes that faults name, and the pairs of hosts that failed.
 
     `failed`: the hosts that failed.
-    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning are preferred.
+    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning of `others` are used first.
 
-    The plan ignores faults that a measurement cannot repair. For example, the run is modelled, or is from another
-    cluster.
+    The plan ignores faults that no measurement can repair. For example, no measurement repairs a modelled run, or a run
+    from another cluster.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}

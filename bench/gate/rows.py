@@ -83,8 +83,8 @@ def evidence(
 
     If the first reason makes other reasons meaningless, the other reasons are left out.
 
-    `checked`: the keys of imported out-of-place rows with correct data. Some tools cannot check data in place and print
-    N/A. An unchecked in-place row is therefore accepted if the out-of-place row of the same operation is correct.
+    `checked`: the keys of imported out-of-place rows whose data were correct. Some tools cannot check data in place and
+    print N/A. An unchecked in-place row is therefore accepted if the out-of-place row of the same operation is correct.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -184,7 +184,7 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Compare the figures of rows that are valid evidence with a demand.
+    """Compare the figures of rows with a demand. Only rows that are valid evidence are compared.
 
     Return the figures, and the faults of rows that fail the demand.
     """
@@ -258,7 +258,7 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Judge rows by the verdicts of `linkbench compare` with the baseline.
+    """Judge rows by the verdicts that `linkbench compare` would give against the baseline.
 
     If a row cannot be compared, it does not meet the demand.
     """

@@ -1,7 +1,7 @@
 """Define the contents of a rules file, which are the demands on a run. Also define the faults for which a run fails.
 
-`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. `gate/messages.py` has the names of
-failures.
+`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. The module `gate/messages.py` has
+the names of failures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GateRule:
     `factors`: the values that the rule requires of other options of the job's case. If a pattern does not have such an
     option, none of its rows match. Rows of other tools' logs never match, because these logs do not record the options.
     `groups`: names of groups, as shell patterns (node*).
-    `modes`: the modes to judge. If it is empty, demands on rates judge pipelined rows, and demands on times judge
+    `modes`: the modes to judge. If `modes` is empty, demands on rates judge pipelined rows, and demands on times judge
     isolated rows.
     `placement`: in_place or out_of_place.
     `modelled`: if True, modelled rows are judged as well.
@@ -103,10 +103,11 @@ class Expect:
 class Rules:
     """The contents of a rules file.
 
-    `diagnose`: if True, pairs must be measured, and the diagnosis must find no slow part. If None, pairs may be
-    missing, but the diagnosis of measured pairs must find no slow part. If False, there is no diagnosis of pairs.
+    `diagnose`: if True, pairs must be measured, and the diagnosis of these pairs must find no slow part. If None, pairs
+    need not be measured, but the diagnosis of measured pairs must find no slow part. If False, there is no diagnosis of
+    pairs.
     `baseline`: the run that `not slower than baseline` refers to.
-    `publish`: the publication rules that the run must follow. A file without `rules` has only publication rules.
+    `publish`: the publication rules that the run must follow. If a file has no `rules`, it only has publication rules.
     """
 
     name: str
@@ -155,5 +156,5 @@ class GateFault:
 
     @property
     def what(self) -> str:
-        """A description of what is wrong, as text."""
+        """A description of the fault, as text."""
         return self.code.words(self.facts)

@@ -1,4 +1,4 @@
-"""Find faults of a run as a whole, such as missing measurements, failed jobs, or a wrong world, cluster or age."""
+"""Find faults of a run as a whole, for example missing measurements, failed jobs, or a cluster other than expected."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault
 
 
 def _bad_rows(run: GateInput) -> Iterator[GateFault]:
-    """Yield faults of rows with wrong data or a rate above a bound.
+    """Yield a fault for each row with wrong data, and for each row with a rate above a bound.
 
-    Such rows make the whole run doubtful, even if no rule selects them.
+    Such rows make the whole run doubtful, also if no rule selects them.
     """
     for row in run.document.summaries:
         if row.num_wrong:
@@ -207,7 +207,10 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Compare cluster, hardware and network with the expectations. An unknown value does not meet an expectation."""
+    """Compare cluster, hardware and network with the expectations.
+
+    If a value is unknown, it does not meet an expectation.
+    """
     cluster = (run.plan or {}).get("cluster", {}).get("name")
     for unexpected, unknown, wanted, got in (
         (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),

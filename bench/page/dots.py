@@ -68,7 +68,7 @@ class DotPicture:
 def draw(picture: DotPicture) -> Markup:
     """Return the picture as SVG in a box.
 
-    On a narrow screen, the box scrolls, so the text of the picture stays readable.
+    On a narrow screen, the picture keeps its size and the box scrolls, so the text stays readable.
     """
     rows, left = picture.rows, picture.left
     limits = [limit.bytes_per_s for row in rows for limit in row.limits]

@@ -1,9 +1,9 @@
 """Store a document in a page, and read it back.
 
-The page holds the document as JSON. The rows of a job are stored in columns, and a value that all rows share is stored
-once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail. Its times and
-rates are rounded to steps of 0.1 %, and intervals, extremes and counts of samples are left out. The page and the
-document that is read back both state this loss of detail.
+The page holds the document as JSON. The document stores the rows of a job in columns. A value that all rows share is
+stored once. If a job has more than MOST_EXACT rows, such as the pairs of a large world, it is stored in less detail.
+The times and rates of such a job are rounded to steps of 0.1 %. Its intervals, extremes and counts of samples are left
+out. Both the page and the document that is read back state that details are missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _LEFT_OUT: dict[str, Any] = {
 
 
 def script(content: PageContent) -> str:
-    """Return the `<script>` element with the contents. Texts in it are escaped, so that they cannot end the element."""
+    """Return the `<script>` element with the contents.
+
+    Texts in this element are escaped, so that they cannot end the element.
+    """
     data = json.dumps(_stored(content), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     encoded = json_text(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     if len(encoded) <= _MOST_PLAIN:

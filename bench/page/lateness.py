@@ -1,4 +1,4 @@
-"""Show how often each rank was the slowest, as a table for each job of three or more ranks."""
+"""For each job of three or more ranks, show in a table how often each rank was the slowest."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _kind(document: Document) -> str:
 
 
 def _data(run: NamedRun) -> Markup:
-    """Return the commands that read the data in the page, and the command that measures again."""
+    """Return the commands that read the data in the page, and the command that repeats the measurement."""
     commands = ["linkbench report PAGE.html", "linkbench report PAGE.html --format json"]
     if run.scenario:
         cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""

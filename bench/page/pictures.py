@@ -18,7 +18,7 @@ from bench.results.table import Column, Table
 
 @dataclass(frozen=True, slots=True)
 class _Labelled:
-    """A row of a table below a picture: the curve's label and the summary of the point."""
+    """A row of the table below a picture: the label of a curve, and the summary of a point."""
 
     label: str
     row: Summary

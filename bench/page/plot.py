@@ -61,7 +61,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. The line is dashed if it is not a hard limit.
+    """A line without markers, such as a bound. The line of a bound that is not a hard limit is dashed.
 
     `colour`: the colour of the curve to which the line belongs. A line that belongs to the whole picture has the colour
         "".
@@ -200,7 +200,7 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 def _y_ticks(scale: _Scale) -> list[float]:
     """Return the ticks inside the scale: 1, 2 and 5 x 10^n.
 
-    If there are more than 8 such ticks, return at most 8 powers of ten.
+    If there are more than 8 ticks, return at most 8 powers of ten instead.
     """
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
@@ -212,7 +212,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
+    """Return at most _MOST_X_LABELS of the values. Neighbouring values have a minimum distance.
 
     One of the returned values is always the largest value. The smallest value is also returned, unless all values are
     close together.

@@ -31,7 +31,7 @@ def draw(bars: Sequence[StepBar]) -> Markup:
 
 
 def of_document(document: Document) -> Markup:
-    """Return the bars of all training steps of a run, with a common time axis and one legend.
+    """Return the bars of all training steps of a run. All bars share one time axis and one legend.
 
     The result is empty for a run without training steps.
     """
@@ -54,7 +54,7 @@ def _of_step(one: TrainedStep) -> list[StepBar]:
 
 
 def _bars(bars: Sequence[StepBar], longest: float) -> Markup:
-    """Return the bars of one step. `longest`: the seconds of a bar of full width."""
+    """Return the bars of one step. `longest`: the time, in seconds, that a bar of full width stands for."""
     return element("div", *(each for one in bars for each in _bar(one, longest)), class_="bars")
 
 

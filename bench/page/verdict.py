@@ -1,4 +1,4 @@
-"""Write the first section of a page: the run's summary, and whether its results are normal."""
+"""Write the first section of a page: the summary of the run, and the verdict on whether its results are normal."""
 
 from __future__ import annotations
 

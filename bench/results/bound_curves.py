@@ -1,4 +1,7 @@
-"""Build the bounds that figures and the page of a run draw beside curves. A bound belongs to the curves it limits."""
+"""Build the bounds that figures and the page of a run draw beside curves.
+
+A bound is drawn for the curves that it limits.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class _Piece:
 def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[BoundCurve]:
     """Return the bounds of one picture's curves. Hard bounds come first, then references, then traffic bounds.
 
-    If several curves have equal bounds, the picture shows one line for these bounds. A traffic bound is valid only for
+    If several curves have equal bounds, the picture shows these bounds as one line. A traffic bound is valid only for
     the sizes at which the library uses one algorithm. There is therefore a separate line for each algorithm. A traffic
     bound is not shown if its line coincides with the line of a hard bound of the same curves.
     """

@@ -1,4 +1,4 @@
-"""Find what differs between two runs besides their times: versions, environment variables, settings, machines."""
+"""Find how two runs differ apart from their times: versions, environment variables, settings, machines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Change:
 
 
 def changes(base: Iterable[Header], new: Iterable[Header]) -> tuple[Change, ...]:
-    """Return the differences between the headers of two runs, in the order of the header's fields."""
+    """Return what differs between the headers of two runs, in the order of the header's fields."""
     before, after = _values(base), _values(new)
     return tuple(
         Change(what, _words(before.get(what)), _words(after.get(what)))

@@ -17,7 +17,7 @@ _LATE_BURSTS = 0.75
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
-    """Return the figures of a row of checkpoints, or an empty list for any other row.
+    """Return the figures of a row that measured checkpoints. Return an empty list for any other row.
 
     If a checkpoint was read back with wrong data, the row has no figures.
     """
@@ -58,7 +58,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
 def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]:
     """Return one result for each row of each case.
 
-    If a row has three launches or more, its interval is over launches.
+    If a row has three launches or more, its interval covers the variation between launches.
     """
     rows: dict[tuple[object, ...], list[Checkpointed]] = {}
     for one in of_launches:

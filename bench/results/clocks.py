@@ -59,10 +59,10 @@ class Offset:
 
 
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
-    """Check whether a burst of round trips can end.
+    """Check whether a burst of round trips has enough round trips.
 
-    A burst ends after `most` round trips. After `least` round trips, a burst also ends when a round trip is about as
-    short as the shortest earlier round trip.
+    After `most` round trips, a burst ends. A burst may end after `least` round trips. It then ends when a round trip is
+    about as short as the shortest earlier one.
 
     `took_s`: the duration of each round trip so far, in seconds.
     """
@@ -75,14 +75,14 @@ def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
 class Clock:
     """A clock with a linear drift.
 
-    A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
+    The drift is found by a least-squares fit to offsets that were measured at several times, with weights 1 / bound^2.
 
     Each fitted value is a weighted sum of the measured offsets. The error of a fitted value is therefore at most the
-    sum of |weight| x bound. This error bound grows with the distance from the measurements. If the drift is not
-    constant, a measured offset may be further from the fitted line than the bound of this offset. The excess is then
-    added to the error bound. Before the first and after the last measurement, the error bound grows by WANDER per
-    second. If the drift is unknown, it grows by MAX_DRIFT per second. A Clock without offsets is the reference clock
-    itself.
+    sum of |weight| x bound. The error bound of a fitted value grows with the distance from the measurements. If the
+    drift is not constant, a measured offset may be further from the fitted line than the bound of this offset. The part
+    beyond the bound is then added to the error bound. Before the first and after the last measurement, the error bound
+    grows by WANDER per second. If the drift is unknown, it grows by MAX_DRIFT per second. A Clock without offsets is
+    the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -94,7 +94,7 @@ class Clock:
 
     @property
     def drift_bound(self) -> float:
-        """The largest error of `drift` if the drift is constant."""
+        """The largest possible error of `drift`, provided that the drift is constant."""
         if not self.offsets:
             return 0.0
         fit = self._fit
@@ -112,9 +112,9 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """Convert a reading of this clock to the reference clock's time.
+        """Convert a reading of this clock to the time on the reference clock.
 
-        Return this time and its largest error, in seconds.
+        Return two values in seconds: this time, and its largest error.
         """
         if not self.offsets:
             return reading_s, 0.0
@@ -126,7 +126,7 @@ class Clock:
     def _fit(self) -> _Fit:
         """Return the line that is fitted to the offsets.
 
-        Times are relative to the first offset, because sums of large readings would lose digits.
+        Times are relative to the first offset. Sums of large clock readings would lose digits.
         """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
@@ -145,9 +145,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A fitted line: offset(t) = offset_s + drift x (t - middle_s).
+    """A fitted line with this formula: offset(t) = offset_s + drift x (t - middle_s).
 
-    offset(t) is a weighted sum of the measured offsets. The weight of an offset is share + slope x (t - middle_s).
+    The value offset(t) is a weighted sum of the measured offsets. The weight of an offset in this sum is share + slope
+    x (t - middle_s).
     """
 
     middle_s: float
@@ -160,7 +161,7 @@ class _Fit:
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """Return a clock's offset at the middle of the shortest round trip of a burst.
+    """Return the offset of a clock at the middle of the shortest round trip of a burst.
 
     Each round trip allows a range of offsets. The result is the middle of the range of offsets that all round trips
     allow. The largest error of the offset is half the width of this range. The clock may have drifted between two round
@@ -185,11 +186,12 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the rounds of comparisons that relate clocks 0 .. num-1 to clock 0, as (reference, client) pairs.
+    """Return the rounds of comparisons that relate the clocks 0 .. num-1 to clock 0.
 
-    The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
-    the algorithm HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After k rounds, the offsets of the first 2^k clocks are
-    known. In the next round, each of these clocks is the reference for one more clock.
+    A comparison is a pair (reference, client). The pairs of a round have no clock in common. There are ceil(log2 num)
+    rounds. The pairs form a binomial tree, as in the algorithm HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After k
+    rounds, the offsets of the first 2^k clocks are known. In the next round, each of these 2^k clocks is the reference
+    for one more clock.
     """
     rounds, known = [], 1
     while known < num:

@@ -31,7 +31,7 @@ def document(path: Path) -> Document:
 
 
 def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """Build the document of attempts.
+    """Build a document from the attempts of jobs.
 
     `warnings`: texts that become notes of the document. The caller may extend this list until the last attempt has been
         read.
@@ -58,9 +58,9 @@ def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def named(path: Path) -> NamedRun:
-    """Return the names with which commands refer to a run.
+    """Return the names by which commands refer to a run.
 
-    The names are the run's folder or file, and the scenario and cluster of its plan, if the run has a plan.
+    The names are the run's folder or file and, if the run has a plan, the plan's scenario and cluster.
     """
     if not path.is_dir():
         return NamedRun(str(path))
@@ -76,7 +76,7 @@ def named(path: Path) -> NamedRun:
 def nothing(path: Path) -> Document:
     """Build the document of a run's folder without a results file.
 
-    If the folder has the outcomes of jobs, the document says why jobs failed.
+    If outcomes of jobs are in the folder, the document says why jobs failed.
     """
     outcomes, doubts = _ends(path)
     return replace(

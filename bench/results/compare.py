@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
-        """The verdict on the change of all rows together, or None if no row has enough launches."""
+        """The verdict on the change of all rows together. None if no row has enough launches."""
         test = self.together
         if test is None:
             return None
@@ -190,7 +190,7 @@ def _compared(
 ) -> Compared:
     """Compare a row of BASE with the same row of NEW, without a verdict.
 
-    The result has the launches of the two runs, or the reason why the two rows have no ratio.
+    The result has the launches of both runs. If the two rows have no ratio, it has the reason.
     """
     differs = {
         name: (base.factors[name], new.factors[name])
@@ -223,9 +223,10 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds. The time is the median, or the mean if the row has no median.
+    """Return the time of a row in seconds. The row may be imported from another tool.
 
-    If a log prints only a rate, the time follows from the rate.
+    The time is the median, or the mean if the row has no median. If a log prints only a rate, the time follows from the
+    rate.
     """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
@@ -252,7 +253,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Return why a row has no time that can be compared, or None if it has such a time."""
+    """Return why the time of a row cannot be compared, or None if it can be compared."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -267,7 +268,7 @@ def _unusable(row: Summary) -> ReasonCode | None:
 def _judged(
     rows: Sequence[Compared], delta: float, fdr: float, in_turn: bool
 ) -> tuple[list[Compared], JointTest | None]:
-    """Give each row a verdict if both runs have enough launches. All such rows are tested together.
+    """Give each row a verdict if both runs have enough launches. All rows with enough launches are tested together.
 
     A row can get the verdict "slower" or "faster" only if the joint test finds a change. If the two runs do not differ,
     the verdict "slower" or "faster" therefore occurs with a probability of at most `fdr`.

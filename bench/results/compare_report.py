@@ -39,7 +39,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class CompareReport(Report):
-    """The comparison of the run NEW with the run BASE."""
+    """The result of comparing the run NEW with the run BASE."""
 
     comparison: Comparison
     sides: Sides
@@ -97,7 +97,7 @@ class CompareReport(Report):
     def _varied(self) -> list[str]:
         """The factors that differ between BASE and NEW, or between rows that are otherwise equal.
 
-        Otherwise equal rows have the same pattern, mode, size and transport.
+        Rows are otherwise equal if they have the same pattern, mode, size and transport.
         """
         # other rows show the reason why they cannot be compared
         compared = [row for row in self.comparison.rows if row.ratio is not None]
@@ -113,7 +113,7 @@ class CompareReport(Report):
     def _heading(self, row: Compared) -> str:
         """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
 
-        The heading names the pattern, the transport, the ranks, and the factors in which this row differs from other
+        The heading names the pattern, the transport, the ranks, and the factors by which this row differs from other
         rows.
         """
         return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
@@ -180,7 +180,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def changed(comparison: Comparison) -> list[str]:
-    """Return what differs between the headers of the two runs, one line each."""
+    """Return lines about what differs between the headers of the two runs, one line for each difference."""
     if not comparison.changes:
         return ["nothing else changed: same versions, variables, settings and hosts"]
     lines = []
@@ -221,7 +221,7 @@ def counted(comparison: Comparison) -> str:
 
 
 def _together(comparison: Comparison) -> str:
-    """Return the verdict on all rows together, with its ratio, or nothing for a single row."""
+    """Return the verdict on all rows together, with its ratio. Return nothing if only one row was compared."""
     test = comparison.together
     if test is None or len(test.rows) < 2:
         return ""
@@ -232,7 +232,7 @@ def _together(comparison: Comparison) -> str:
 
 
 def _both(row: Compared, name: str) -> str:
-    """Return a factor's value, or its values in BASE and NEW if they differ."""
+    """Return the value of a factor, or both values if BASE and NEW differ in this factor."""
     if name in row.differs:
         return " -> ".join(value or "unknown" for value in row.differs[name])
     return row.factors[name] or "none"

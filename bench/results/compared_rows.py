@@ -118,7 +118,7 @@ class Overlapped:
     """How much an allreduce and matrix products slow each other down when they overlap.
 
     `factor`: the allreduce's time with products / its time without products, as the median over pairs of blocks.
-    `product_factor`: the products' time with the allreduce / their time alone.
+    `product_factor`: the time of the products with the allreduce / their time without the allreduce.
     `interval_over`: "blocks" if both 95 % intervals cover the variation between blocks, "launches" if they cover the
         variation between launches.
     `product_flops_per_s`: the rate of one rank's products when they run alone.
@@ -176,7 +176,7 @@ class Replayed:
 
     @property
     def factor(self) -> float:
-        """The replayed time / the recorded time."""
+        """The ratio of the replayed time to the recorded time."""
         return self.replayed_s / self.recorded_s
 
 

@@ -112,12 +112,12 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval in seconds, or the exact time of a modelled row."""
+        """The lower end of the interval of the median, in seconds. For a modelled row, this is the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval in seconds, or the exact time of a modelled row."""
+        """The upper end of the interval of the median, in seconds. For a modelled row, this is the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
@@ -276,7 +276,7 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """Return the facts that must be equal in two compared rows: conditions, launch, group, size and cache state."""
+    """Return the facts that two rows must share to be compared: conditions, launch, group, size and cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)

@@ -50,7 +50,7 @@ class CurveLabel:
 def valid(document: Document, mode: str) -> list[Summary]:
     """Return the rows of one mode that have a time and correct data.
 
-    Training steps and passes over a data set are left out: they have figures of their own instead of curves by size.
+    Training steps and passes over a data set are left out, because they have their own figures.
     """
     rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
     others = {one.job for one in document.steps} | {one.job for one in document.feeds}
@@ -60,8 +60,8 @@ def valid(document: Document, mode: str) -> list[Summary]:
 def seconds(row: Summary) -> float:
     """Return the median time in seconds.
 
-    An imported row may have only a mean or a rate. Return the mean, or the time that follows from the rate. Return 0 if
-    the row has no time.
+    An imported row may have no median, but only a mean or a rate. Return the mean, or the time that follows from the
+    rate. Return 0 if the row has no time.
     """
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
@@ -96,8 +96,9 @@ class CurvePoint:
 
     Times are in seconds.
 
-    `seconds`: the median of the launches' medians.
-    `interval`: the 95 % interval of `seconds`, over launches or within a single launch. None means unknown.
+    `seconds`: the median of the launch medians.
+    `interval`: the 95 % interval of `seconds`. It covers the variation between launches or, for a single launch, within
+        it. None means unknown.
     `spread`: the times of the fastest and the slowest launch, or None if there is only one launch.
     """
 
@@ -108,7 +109,7 @@ class CurvePoint:
 
     @property
     def first(self) -> Summary:
-        """The row of the first launch. All launches have the same size, bound, floor and algorithm."""
+        """The row of the first launch. The launches of a point all have the same size, bound, floor and algorithm."""
         return self.rows[0]
 
     @property
@@ -129,7 +130,7 @@ class CurvePoint:
     def busbw(self, at_seconds: float | None = None) -> float:
         """Return the bus bandwidth in GB/s that corresponds to a time in seconds.
 
-        If the time is None, use the median time. The result is 0 if the pattern has no bus bandwidth.
+        If the time is None, use the median time. If the pattern has no bus bandwidth, the result is 0.
         """
         return (self.first.busbw_bytes_per_s or 0.0) / 1e9 * seconds(self.first) / (at_seconds or self.seconds)
 
@@ -174,7 +175,7 @@ def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summar
 
 
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of several cases, given their rows. A point has all launches of its case."""
+    """Return the points of several cases, given their rows. A point represents all launches of its case."""
     cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))
     return [point for of_case in cases.values() for point in curve_points(of_case)]
 
@@ -295,7 +296,7 @@ def _own_name(case: str, header: Header) -> str:
 def _settings(header: Header) -> tuple[tuple[str, ...], ...]:
     """Return the settings that may distinguish two jobs, in the order in which a label shows them.
 
-    Each setting is one or more texts.
+    A setting consists of one or more texts.
     """
     topology = "all ranks" if header.topology == "world" else header.topology
     return (
@@ -320,22 +321,22 @@ def _modes(header: Header) -> list[str]:
 
 
 def _option(header: Header, name: str) -> str:
-    """Return an option as text, for example `order reverse`. The result is empty if the case has the default."""
+    """Return an option as text, for example `order reverse`. The result is empty if the option has its default."""
     value = _value(header, name)
     return f"{name} {value}" if value else ""
 
 
 def _value(header: Header, name: str) -> str:
-    """Return the value of an option. The result is empty if the case has the default."""
+    """Return the value of an option. The result is empty if the option has its default."""
     case = list(header.case)
     flag = f"--{name}"
     return case[case.index(flag) + 1] if flag in case else ""
 
 
 def label_of(labels: Mapping[str, CurveLabel], row: Summary) -> CurveLabel:
-    """Return the label of a row's curve, which is the label of the job.
+    """Return the label of the curve to which a row belongs. The label is that of the row's job.
 
-    Copies through host memory have a separate curve with another label.
+    Rows that were copied through host memory have a separate curve with another label.
     """
     label = labels[row.job]
     return replace(label, settings=(*label.settings, _STAGED)) if Flag.THROUGH_HOST in row.flags else label
@@ -365,13 +366,16 @@ def through_host_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """Return a remark with the number of rows of a mode that are not drawn because their data were wrong."""
+    """Return a remark that says how many rows of a mode are not drawn because their data were wrong."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
 def interval_remark(points: Iterable[CurvePoint]) -> list[str]:
-    """Return remarks that explain what the points, bars and bands of a figure show. Modelled rows have only points."""
+    """Return remarks that explain what the points, bars and bands of a figure show.
+
+    Modelled rows have points but no bars and no bands.
+    """
     points = list(points)
     measured = [point for point in points if not (point.first.modelled or point.first.imported)]
     most = max((len(point.rows) for point in measured), default=0)

@@ -207,7 +207,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return busbw / bound as text. If the row shows a time, return latency floor / time."""
+    """Return busbw / bound as text. If the row shows a time, return the ratio latency floor / time."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"

@@ -1,7 +1,7 @@
 """Data derived from records: summaries of rows, and results that combine several rows, for reports and figures.
 
-Rates are in bytes per second and times in seconds. An unknown value is None, never -1, 0.0 or infinity. Files do not
-store this data. Results that compare rows are in compared_rows.py, and results of training are in training_rows.py.
+Rates are in bytes per second and times in seconds. An unknown value is None. It is never -1, 0.0 or infinity. Files do
+not store this data. Results that compare rows are in compared_rows.py, and results of training are in training_rows.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.results.training_rows import Checkpointed, Fed, StepScaling, TrainedS
 class Summary:
     """The figures of one row, derived from its record.
 
-    Rates are in bytes per second. A value is None if it is unknown or must not be shown.
+    Rates are in bytes per second. A value is None if it is unknown or must not be shown to users.
     """
 
     job: str

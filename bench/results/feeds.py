@@ -1,4 +1,7 @@
-"""Compare the measured rate of reading a data set with the rates that limit it, and with a workload's demand."""
+"""Compare the measured rate of reading a data set with the rates that limit it.
+
+Also compare it with a workload's demand.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
 def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
     """Return one result for each row of each case.
 
-    If a row has three launches or more, its interval is over launches.
+    If a row has three launches or more, its interval covers the variation between launches.
     """
     rows: dict[tuple[object, ...], list[Fed]] = {}
     for one in of_launches:

@@ -2,8 +2,8 @@
 
 The input is one median per launch, because launches are the statistical units. Samples of several launches must not be
 merged into one sample. A test on merged samples finds a difference in most pairs of identical runs. The p-value comes
-from the joint test over all rows (results/joint_test.py). This test assumes no distribution. The interval assumes that
-the logarithms of the medians are normally distributed.
+from the joint test over all rows (results/joint_test.py). The joint test assumes no distribution. The interval assumes
+that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of `new` / the median of `base`, and both ends of the ratio's 95 % interval.
+    """Return the ratio of two medians (`new` / `base`), and both ends of its 95 % interval.
 
     `base` and `new` must have two or more values each.
     """
@@ -106,11 +106,11 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return the interval of `value` / `other`, given the intervals of `value` and `other`.
 
-    `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
-    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the lower and the upper half of
-    the interval separately. Each half is the square root of a sum of two squares. The lower half uses the distance of
-    `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the distance of
-    `value` from its upper end and the distance of `other` from its lower end.
+    `value` and `other` must be independent. The two intervals may be asymmetric. The method is MOVER (Zou and Donner,
+    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the two halves of the interval
+    (below and above the ratio) separately. Each half is the square root of a sum of two squares. The lower half uses
+    the distance of `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the
+    distance of `value` from its upper end and the distance of `other` from its lower end.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -137,8 +137,8 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
     """Return Cliff's delta of the launches, from -1 to 1.
 
-    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if each run is
-    faster in the same number of pairs of launches.
+    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if BASE and NEW are
+    each faster in the same number of pairs of launches.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())

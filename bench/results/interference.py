@@ -22,7 +22,10 @@ _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """Return the interference of a row with aggressors and valid results, or an empty list for any other row."""
+    """Return the interference of a row that has aggressors and valid results.
+
+    Return an empty list for any other row.
+    """
     if record.contention is None or record.samples is None or record.verified is False:
         return []
     contention, disturbed = record.contention, record.samples.seconds

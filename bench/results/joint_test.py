@@ -11,12 +11,12 @@ this row. The second statistic finds a large change of one row. `JointTest.p` is
 p-values. Without a correction, the choice of the smaller p-value would cause too many false positives. The same
 permutations give the corrected p-value.
 
-A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised,
-within each row and for whole launches. Second, the change of a row is computed in two ways: as it is, and relative to
-the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of the two runs
-alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the mean of each
-pair is subtracted from its two launches. These measures do not depend on the assignment of launches to runs, so the
-permutation test remains exact.
+A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised.
+This is done within each row, and for whole launches. Second, the change of a row is computed in two ways: as it is, and
+relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of
+the two runs alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the
+mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to which
+run, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class JointTest:
 def joint_test(
     base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED, paired: bool = False
 ) -> JointTest:
-    """Test two runs, given as arrays of log medians of shape (launches, rows).
+    """Test two runs for differences. The runs are arrays of log medians of shape (launches, rows).
 
-    A value is NaN if the launch lacks the row. Each row needs at least two launches of each run.
+    If a launch lacks a row, the value is NaN. Both runs must have at least two launches of each row.
 
     `alpha`: the probability with which a comparison of two equal runs may find a change.
     `most_counted`: the largest number of assignments that are all tried. If there are more assignments, the test draws
@@ -149,7 +149,7 @@ def _drifts(base: Values, new: Values) -> bool:
 
 
 def _drawn_in(values: Values, far: float) -> Values:
-    """Winsorise the values of each column, then subtract the column's mean. NaN stays NaN.
+    """Winsorise the values of each column, then subtract the mean of the column. NaN stays NaN.
 
     Values further than `far` robust deviations from the median are winsorised (moved to this distance). The robust
     deviation of a column is raised to at least a tenth of the median deviation over all columns.
@@ -180,7 +180,7 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
     """Return the median of the values that are present.
 
-    `np.nanmedian` is slow, so it is called only if a value is missing.
+    The function `np.nanmedian` is slow, so it is called only if a value is missing.
     """
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)
@@ -250,9 +250,9 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
 
 
 def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
-    """Return a score for each launch: the weighted mean of its values.
+    """For each launch, return a score: the weighted mean of its values.
 
-    Values are relative to the row's mean over all launches.
+    The values are relative to the mean of their row over all launches.
     """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing - _median(missing, axis=0)), axis=0)
@@ -304,7 +304,7 @@ def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]
 def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, float, float]:
     """Return (low, middle, high, least): the difference of the means with its 95 % interval, and the least change.
 
-    `least` is the smallest difference that the test finds with probability POWER.
+    `least`: the smallest difference that the test finds with probability POWER.
     """
     new, base = score[:num_new], score[num_new:]
     middle = float(new.mean() - base.mean())
@@ -336,7 +336,8 @@ def corrected(p_values: Sequence[float] | Values) -> list[float]:
     """Correct p-values by Benjamini and Hochberg's method.
 
     If all rows with a corrected p-value of at most q are called changed, the expected share of false positives is at
-    most q. The correction holds for independent rows, and for rows that vary together, such as the sizes of one launch.
+    most q. This correction is valid for independent rows, and for rows that vary together, such as the sizes of one
+    launch.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

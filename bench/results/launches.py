@@ -1,8 +1,8 @@
 """Group rows that differ only in their launch, and compute the spread between launches.
 
-Launches of a program differ in the placement of ranks, in the memory pages, and in the programs that run at the same
-time. The spread within a launch does not show these differences. Launches are therefore the units of an experiment.
-Source: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016.
+Two launches of a program differ in the placement of ranks, in their memory pages, and in the other programs that run
+meanwhile. The spread within one launch does not include these differences. Launches are therefore the units of an
+experiment. Source: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """Return a function that reads a factor's value from the case in a header."""
+    """Return a function that takes a header and returns the value of a factor in its case."""
 
     @lru_cache(maxsize=1024)  # a comparison reads the factors of each launch many times
     def shown(argv: tuple[str, ...], transport: str) -> str | None:
@@ -108,7 +108,7 @@ class RowLaunches:
 class LaunchTable:
     """The launch medians of several rows, as logarithms in an array of shape (launches, rows).
 
-    A value is NaN if the row lacks the launch.
+    If a row lacks a launch, the value is NaN.
 
     `numbers`: the launch number of each row of this array.
     """
@@ -122,8 +122,9 @@ def cells(
 ) -> tuple[RowLaunches, ...]:
     """Return the rows of a run. One row of a run, with all its launches.
 
-    `headers`: the header of each job; `job#2` is the second attempt of a job.
-    `variables`: the environment variables that count as factors; by default the result of `varied_variables`.
+    `headers`: the headers of the jobs. The key of the second attempt of a job is `job#2`.
+    `variables`: the environment variables that count as factors. By default, these are the variables of
+        `varied_variables`.
     """
     names = varied_variables(headers) if variables is None else tuple(variables)
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
@@ -167,13 +168,13 @@ def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
 def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     """Return the median of each launch in seconds, in launch order.
 
-    Launches with wrong data or without data are left out.
+    Launches without data or with wrong data are left out.
     """
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
 def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[int, ...]:
-    """Return the number of each launch that `launch_medians` returns."""
+    """Return the launch numbers of the values that `launch_medians` returns."""
     return tuple(headers[row.job].launch for row in _usable(cell))
 
 
@@ -233,7 +234,10 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of values that may be zero or negative. The interval is mean +- t s / sqrt(k)."""
+    """Return the 95 % interval of the mean of values that may be zero or negative.
+
+    The interval is mean +- t s / sqrt(k).
+    """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
     half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(medians) - 1) * stdev(medians) / math.sqrt(len(medians))
@@ -256,7 +260,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 def _start(job: str) -> str:
     """Return the job's name without its attempt.
 
-    All attempts of a job are one launch, because a later attempt completes an earlier attempt.
+    All attempts of a job count as one launch, because a later attempt completes an earlier attempt.
     """
     return job.partition("#")[0]
 
@@ -297,7 +301,7 @@ def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread
 def _header_factors(header: Header) -> dict[str, str | None]:
     """Return the values of all factors in COMPARED, as a header states them.
 
-    The value is None if the header lacks the factor.
+    The value is None if the header does not state the factor.
     """
     found = {fact.name: fact.read(header) for fact in COMPARED}
     return {name: None if value is None else str(value) for name, value in found.items()}

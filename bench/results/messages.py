@@ -1,4 +1,4 @@
-"""Texts for flags, notes, contradictions and reasons. Program logic reads only the codes of these texts."""
+"""Texts for flags, notes, contradictions and reasons. Program logic uses only the codes, never the texts."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ FOLDED = {
 
 
 class HeadlineCode(OptionalPartsCode):
-    """The lines of the summary above a run's tables."""
+    """The lines of the summary that is printed above the tables of a run."""
 
     BUSY = (
         "busy",

@@ -1,9 +1,9 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-A library may switch its protocol at some sizes. A new segment begins at these sizes. The fit finds these sizes. The fit
-minimises relative errors. With absolute errors, the largest sizes would dominate the fit. If the model does not
-describe a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and
-bytes.
+A library may switch its protocol at some sizes. The model has a new segment from each of these sizes on. The fit finds
+these sizes. The fit minimises relative errors. With absolute errors, the largest sizes would dominate the fit. If the
+model does not describe a curve, `Fit.fits` is False. If a fit is of this kind, do not quote its latency and bandwidth.
+Units are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group, in the order of rising size.
+    """The times of one case, mode and group, from the smallest to the largest size.
 
     `no_fit`: why no model was fitted (NoFitCode), or None if a model was fitted.
     """
@@ -198,12 +198,12 @@ def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[flo
 
 
 def predicted(segment: Segment, num_bytes: float) -> float:
-    """Return the seconds that a segment predicts for a size."""
+    """Return the time in seconds that a segment predicts for a size."""
     return segment.latency_s + (num_bytes / segment.bytes_per_s if segment.bytes_per_s else 0.0)
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """Return the medians of the launches that have all sizes, as an array of shape (points, launches)."""
+    """Return the median times of the launches that measured all sizes, as an array of shape (points, launches)."""
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
@@ -233,7 +233,7 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 def _bic(square_error: float, num: int, breaks: int) -> float:
     """Return the Bayesian information criterion.
 
-    The criterion is an error term plus a cost of parameters and breaks.
+    The criterion is the sum of an error term and a cost for parameters and breaks.
     """
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
@@ -263,8 +263,8 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations of a weighted line fit.
 
-    The arguments are weighted sums of 1, S, S^2, T and S T, where S is the size and T the time. If a parameter would be
-    negative, it becomes zero, and the other parameter is fitted alone.
+    The arguments are weighted sums of 1, S, S^2, T and S T, where S is the size and T the time. A parameter that would
+    be negative becomes zero. The other parameter is then fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -334,7 +334,10 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Return half the width of a 95 % interval in standard deviations, from Student's t distribution."""
+    """Return half the width of a 95 % interval, in standard deviations.
+
+    The width comes from Student's t distribution.
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

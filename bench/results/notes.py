@@ -1,4 +1,4 @@
-"""Write the legend and the notes below a table. Each note has a code; the most urgent notes come first.
+"""Write the legend and the notes that follow a table. Each note has a code. The most urgent notes come first.
 
 `legend` explains the letters and marks in the rows. `notes` returns all notes (shown with `--notes`). `brief` returns
 the notes that may change what the reader does next, and the number of the remaining notes. These are at most TEN lines.
@@ -72,9 +72,9 @@ def texts(found: Iterable[Coded]) -> list[str]:
 def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
     """Return the notes to show by default. The last line says how many notes are not shown.
 
-    The legend (`above`) and these notes together have at most TEN printed lines. If the notes need more lines, a line
-    that summarises several notes is shortened to their number. If this is not enough, the least urgent notes are left
-    out. The most urgent note is always shown.
+    The legend (`above`) and the returned notes together have at most TEN printed lines. If the notes need more lines, a
+    line that summarises several notes is shortened to their number. If this is not enough, the least urgent notes are
+    left out. The most urgent note is always shown.
     """
     most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}
@@ -124,9 +124,10 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 
 
 def _one_line(code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """Return one line for all notes of a code.
+    """Return one line that stands for all notes of a code.
 
-    A single note is shown in full. For several notes, the line has their number and the text of the first note.
+    A single note is shown in full. If there are several notes, the line has their number and the text of the first
+    note.
     """
     found = texts(of_code)
     if not _is_summary(code, of_code):
@@ -175,7 +176,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
     """Return notes on what was not measured, and why.
 
-    If several sizes have the same reason, one note names all these sizes.
+    If several sizes were not measured for the same reason, one note names all these sizes.
     """
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
@@ -257,9 +258,9 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 
 
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each rank that lacked CPU time in some row.
+    """Return a note on each rank that lacked CPU time in at least one row.
 
-    The rank with the smallest share of CPU time comes first.
+    The notes are sorted by the share of CPU time, the smallest share first.
     """
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:

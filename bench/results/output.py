@@ -36,7 +36,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
 
     `formats`: the allowed formats; by default all files of results/formats/, with `table` first.
 
-    If the path of `--output` cannot be written, the parser refuses it.
+    If the path of `--output` cannot be written, the command refuses to start.
     """
     known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
     parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
@@ -64,7 +64,7 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return how many lines a run's table may have, or None for no limit."""
+    """Return the largest number of lines in a run's table, or None for no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
@@ -93,7 +93,7 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
 
 def safe(text: str, form: str) -> str:
-    """Return the text without characters that a terminal, a page or a CI system would execute (core/printable.py)."""
+    """Return the text without characters that could control a terminal, a page or a CI system (core/printable.py)."""
     if form == "json":
         return printable.json_text(text)
     return printable.markdown_page(text) if form == "markdown" else printable.lines(text)
@@ -122,7 +122,7 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file as a whole or not at all.
 
-    Links are followed, and permissions are preserved. Raises OSError.
+    Symbolic links are followed, and the permissions of the file are preserved. Raises OSError.
     """
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -1,7 +1,8 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap pair two neighbouring blocks of one launch. Parity pairs two neighbouring launches. Scaling and
-sharing pair two rows. A slow drift changes both times of a pair equally, so the drift cancels in the ratio.
+Interference and overlap compare two neighbouring blocks of one launch. Parity compares two neighbouring launches.
+Scaling and sharing compare two rows. If the machine drifts slowly, both times of a pair change equally, so their ratio
+does not change.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PairedRatio:
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def without_interval(self) -> PairedRatio:
-        """Return a ratio without an interval, for modelled times, which do not vary."""
+        """Return a ratio without an interval. Modelled times do not vary, so they have no interval."""
         return replace(self, low=None, high=None, over=None)
 
 
@@ -57,9 +58,9 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 
 
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
-    """Return the median of `block_ratios`, with its interval over blocks.
+    """Return the median of `block_ratios`, with an interval that covers the variation between blocks.
 
-    The result is None if times are invalid or a ratio is not finite.
+    The result is None if any time is invalid, or if a ratio is not finite.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None

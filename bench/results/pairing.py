@@ -64,9 +64,9 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """Yield the factors of both runs for each pattern and transport that both runs have.
+    """If both runs have a combination of pattern and transport, yield the factors of both runs for it.
 
-    If the runs have no transport in common, yield the factors for each pattern.
+    If the runs have no transport in common, yield the factors of both runs for each pattern.
     """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
@@ -143,5 +143,5 @@ def word(value: str | None) -> str:
 
 
 def listed(values: set[str]) -> str:
-    """Return several values in a sentence."""
+    """Return several values as text for a sentence."""
     return " or ".join(sorted(values))

@@ -53,7 +53,10 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """Return one result for each tool, case, group and size. linkbench and the tool must have launches in common."""
+    """Return one result for each tool, case, group and size.
+
+    The results of linkbench and of the tool must have launches in common.
+    """
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}

@@ -2,7 +2,7 @@
 
 The module simulates comparisons of two runs. Each simulated run consists of launches that are drawn from the measured
 run. A launch is drawn with all its rows, so correlated rows stay correlated. One simulated run is made slower by a
-known change. If launches alternate, a simulated pair consists of two successive launches of the measured run.
+known change. If launches alternate, two successive launches of the measured run form a simulated pair.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _power(
     in_turn: bool,
     num_comparisons: int = _NUM_COMPARISONS,
 ) -> Power:
-    """Return the shares of simulated comparisons that find each change."""
+    """Return which share of the simulated comparisons finds each change."""
     rng = np.random.default_rng(_SEED)
     found_all = found_row = 0
     least_all, least_row = [], []

@@ -62,7 +62,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield notes on the choices of each job, and the facts that all jobs have in common."""
+        """Yield the notes of each job on its choices, and the facts that all jobs have in common."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
@@ -122,7 +122,7 @@ class RunReport(Report):
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of the table of rows. Jobs whose rows are in a derived table have no lines here."""
+        """The table lines for the rows of all jobs. Jobs whose rows are in a derived table have no lines here."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}
@@ -150,7 +150,7 @@ class LiveTable:
         self._text = TextTable(shown, self._width)
 
     def before(self, header: Header) -> str:
-        """Return the facts of the run, how to read the figures, and the titles of the columns."""
+        """Return the facts of the run, an explanation of the figures, and the titles of the columns."""
         lines = comments([*head_lines([header]), *self._table.reading()], width=self._width)
         return "\n".join([*lines, "#", *self._text.titles()])
 
@@ -226,10 +226,10 @@ def _is_wrong(line: TableLine) -> bool:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """Return the jobs whose rows are not in the table of rows.
+    """Return the jobs whose rows are shown outside the table of rows.
 
-    The rows of cases with several launches, and the rows of another tool, are in derived tables. Modelled launches are
-    all equal, so only the rows of the first launch are shown.
+    Two kinds of rows are in derived tables instead: rows of cases with several launches, and rows of other tools.
+    Modelled launches are all equal, so only the rows of the first launch are shown.
     """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}

@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 class Layout:
     """The columns of a table.
 
-    `grouped`: whether rows belong to several groups.
+    `grouped`: whether the rows belong to several groups.
     `widest`: the number of letters of the longest group name.
     `like`: the tool whose statistics the table shows, or "" for linkbench's own statistics.
     `imported`: whether the rows are from another tool's log.
@@ -76,9 +76,9 @@ class Layout:
 
 @dataclass(slots=True)  # not frozen, as document.Summary
 class TableLine:
-    """One line of the table, with the rows of one size and group in all modes.
+    """A line of the table. It shows the rows of all modes for one size and group.
 
-    `groups`: the names of the groups. Groups with equal figures are on one line.
+    `groups`: the names of the groups. If groups have equal figures, they share a line.
     """
 
     heading: str
@@ -270,7 +270,10 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """Return the column of the time, which is a mode's first column. A cell shows `INVALID` if the data were wrong."""
+    """Return the column of the time, which is the first column of each mode.
+
+    A cell shows `INVALID` if the data were wrong.
+    """
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -316,7 +319,9 @@ def _isolated(mode: str) -> list[Column]:
 
 
 def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Column]:
-    """Yield the columns of a mode of modelled rows. Their titles say that the figures assume ideal links.
+    """Yield the columns of a mode of modelled rows.
+
+    The titles of these columns say that the figures assume ideal links.
 
     `expected`: whether to add the figures that a real machine is expected to reach, next to the time (isolated) and the
         busbw.
@@ -371,7 +376,7 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 
 
 def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
-    """Return the rows of one size as lines below a heading. A line has the rows of all modes of one group.
+    """Return the lines that show the rows of one size, below a heading. A line has the rows of all modes of one group.
 
     If a group has two rows of one mode, an interrupted attempt measured the first row. The second row replaces the
     first row. A row is not replaced if it was imported from a log or has wrong data. If the first row is not replaced,
@@ -389,7 +394,7 @@ def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Check whether to show `later` instead of `earlier`.
+    """Check whether the table shows the row `later` instead of the row `earlier`.
 
     `later`, `earlier`: two rows of the same job, size, group and mode.
     """
@@ -399,8 +404,8 @@ def replaces(later: Summary, earlier: Summary) -> bool:
 def group_names(groups: Sequence[str]) -> str:
     """Return one text for several groups.
 
-    If the groups' numbers have no gap, the text is a range such as `rail0..7`. Otherwise, the text has the first group
-    and the number of other groups, such as `0-1 +27`.
+    If the numbers of the groups have no gap, the text is a range such as `rail0..7`. If the numbers have gaps, the text
+    has the first group and the number of other groups, such as `0-1 +27`.
     """
     if len(groups) == 1:
         return groups[0]
@@ -417,7 +422,7 @@ def _size(row: Summary) -> str:
 
 
 def _count(row: Summary) -> str:
-    """Return the number of elements; `-` if an imported row does not state its data type."""
+    """Return the number of elements, or `-` if an imported row does not state its data type."""
     dtype = DTYPES.get(row.dtype or "")
     return NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 

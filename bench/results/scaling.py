@@ -52,7 +52,7 @@ class _Point:
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
     """Return the comparisons of rows with their references, in the order of the rows.
 
-    A reference is also compared with itself.
+    A reference is also in the result, compared with itself.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -88,9 +88,9 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Return the curves that have two or more different numbers of ranks.
+    """Return the curves on which at least two numbers of ranks were measured.
 
-    The points of a curve differ only in the number of ranks inside one node, or only in the number of nodes.
+    The points of a curve differ either in the number of ranks inside one node, or in the number of nodes.
     """
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
@@ -152,9 +152,9 @@ def _value(point: _Point, factor: str) -> str:
 
 
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
-    """Return the point's time / the reference's time.
+    """Return the ratio: the point's time / the reference's time.
 
-    If both the point and the reference have two or more launches, the interval is over launches.
+    If both points have two or more launches, the interval covers the variation between launches.
     """
     if point is reference:
         return PairedRatio(1.0)

@@ -1,4 +1,4 @@
-"""Compute statistics from each rank's times: which rank is late, how often, and the statistics of other tools."""
+"""Compute statistics from the times of each rank: which rank is late, how often, and the statistics of other tools."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class RankShares:
         return float(np.median(self._by_rank.min(axis=0)))
 
     def slowest_counts(self) -> tuple[int, ...]:
-        """Return in how many samples each member was the slowest."""
+        """For each member of a group, return in how many samples it was the slowest."""
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
+        """Return the rank that is the slowest in more than half of the samples, or None if there is no such rank.
 
         Return None if there are too few samples, or if there are only two ranks. Of two ranks, one is nearly always
         slower than the other.
@@ -107,11 +107,11 @@ class RankShares:
 
 
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
-    """Return in how many samples each member was the slowest.
+    """For each member of a group, return in how many samples it was the slowest.
 
     If several members share the longest time in a sample, the sample counts for none of them.
 
-    `by_rank`: members x samples, seconds.
+    `by_rank`: times in seconds, as an array of shape (members, samples).
     """
     shares = np.asarray(by_rank, dtype=float)
     if len(shares) < 2:
@@ -122,9 +122,9 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """Return the world ranks of a group's members, in their order.
+    """Return the world ranks of a group's members, in the order of the members.
 
-    The result is empty if an imported file does not state the ranks.
+    The result is empty if an imported file does not state the world ranks.
     """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 

@@ -1,6 +1,6 @@
 """Compute how much slower each group is when all groups run at the same time.
 
-The figures are from two jobs that differ only in their topology.
+The two times of a figure are from two jobs that differ only in their topology.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """Return the first row that has a time and correct data, or None without such a row."""
+    """Return the first row that has a time and correct data, or None if there is no such row."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 

@@ -1,9 +1,9 @@
-"""Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
+"""Compute the statistics of a row's samples: the median with an interval, trends and outliers.
 
-The times of successive operations are skewed and not independent. No function of this module assumes a normal
-distribution or independence. The ends of an interval are samples at certain ranks of the sorted samples (order
-statistics). The ranks of both ends depend on the effective number of samples. Times are in seconds, in the order in
-which they were measured.
+Decide when to stop measuring. The times of successive operations are skewed and not independent. The functions of this
+module assume neither a normal distribution nor independence. The ends of an interval are samples at certain ranks of
+the sorted samples (order statistics). The ranks of both ends depend on the effective number of samples. Times are in
+seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of the median of values that may be zero or negative, such as differences of times.
+    """Return the interval of a median. The values may be zero or negative, for example differences of times.
 
     Raises ValueError if there are no values, or if a value is not finite.
     """
@@ -132,7 +132,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """Return the smallest number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
+    """Return how many samples are needed so that their maximum exceeds the quantile with probability 1 - alpha/2.
 
     The number is 72 for the quantile 0.95 and 368 for 0.99.
     """
@@ -142,7 +142,7 @@ def least_samples(quantile: float) -> int:
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
     """Return the quantile by the nearest-rank method, or None for too few samples.
 
-    The quantile is the observed value with the rank ceil(q n).
+    For q and n samples, the quantile is the sample with the rank ceil(q n).
     """
     return _percentile(np.sort(_checked(seconds)), quantile)
 
@@ -328,7 +328,7 @@ def _checked(seconds: Sequence[float]) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Return the ranks of the values minus the mean rank. Equal values get the mean of their ranks."""
+    """Return the rank of each value minus the mean rank. Equal values all get the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     return _ranks_of(order, values[order])
 

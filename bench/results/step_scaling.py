@@ -1,6 +1,6 @@
 """Compute the speed-up of training steps with more ranks.
 
-Also compute the number of ranks above which the speed-up grows by less than 10 %.
+Also compute how many ranks are useful: above this number, the speed-up grows by less than 10 %.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def _work_s(timed: TimedLayers) -> float:
 def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
     """Return the shortest time of a step that the links allow.
 
-    The result is the longer of two times. The first time is the computation. The second time is the forward pass plus
-    the exchange of all gradients at the rate of the links. Return None for a single rank, because it uses no link.
-    Return None if the step does not sum all gradients. Return None if there is no hard bound for an allreduce among
-    these ranks.
+    The bound is the longer of two times. The first time is the time of the computation. The second time is the forward
+    pass plus the exchange of all gradients at the rate of the links. Return None for a single rank, because it uses no
+    link. Return None if the step does not sum all gradients. Return None if there is no hard bound for an allreduce
+    among these ranks.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1 or not _reduces_all_gradients(case):

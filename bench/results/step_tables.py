@@ -14,7 +14,7 @@ from bench.results.training_rows import StepScaling, StepScalingPoint, TrainedSt
 
 
 def tables(document: Document) -> list[Table]:
-    """Return the tables of a document's training steps. A table without rows is empty."""
+    """Return the tables of a document's training steps. Tables without rows are left empty."""
     return [
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),

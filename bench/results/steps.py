@@ -32,7 +32,7 @@ _MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are t
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
-    """Return the figures of a training step with correct gradients, or an empty list for any other row."""
+    """Return the figures of a training step that has correct gradients. Return an empty list for any other row."""
     step, samples = record.step, record.samples
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -97,7 +97,10 @@ def _options(case: Case) -> dict[str, str]:
 
 
 def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
-    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    """Return one result for each row of each case.
+
+    With three launches or more, the interval covers the variation between launches.
+    """
     rows: dict[tuple[object, ...], list[TrainedStep]] = {}
     for one in of_launches:
         rows.setdefault((one.job, one.gradient_bytes), []).append(one)
@@ -190,9 +193,9 @@ def _removal(longer: Sequence[float], shorter: Sequence[float], per_block: int, 
 
 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the interval of the median of values that may be negative.
+    """Return the interval of a median, also if values are negative.
 
-    `stats.interval` needs positive values, so the values are shifted.
+    The function `stats.interval` needs positive values, so a constant is added to the values.
     """
     shift = 1.0 + max(map(abs, values))
     found = stats.interval([value + shift for value in values])

@@ -50,7 +50,7 @@ CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """Build the document of `runs`, which yields tuples of job, header and records.
+    """Build the document of `runs`, an iterable of tuples (job, header, records).
 
     `notes`: notes on the whole document.
     """
@@ -167,7 +167,7 @@ def by_size(rows: Iterable[Summary]) -> list[Summary]:
 
     Jobs with a time budget measure the smallest and the largest size first, so their rows must be sorted.
 
-    Imported rows keep the order of their log.
+    The rows of an imported log keep their order.
     """
     of_job: dict[str, list[Summary]] = {}
     for row in rows:
@@ -218,7 +218,7 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:
-    """Summarise one record of samples, or of another tool's statistics.
+    """Summarise a record that has either samples or another tool's statistics.
 
     A row with invalid samples has no figures and the flag BAD_SAMPLES. A row with wrong data has no bandwidth and the
     flag INVALID. Raises ValueError for a skipped or failed record.
@@ -318,7 +318,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
 
 
 def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
-    """Return the interval of the median. For a one-way time, the error of the clocks widens the interval."""
+    """Return the interval of the median. For one-way times, the possible error of the clocks widens the interval."""
     low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
     if not bound_s or low_s is None or high_s is None:
         return low_s, high_s
@@ -337,7 +337,7 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
 
 
 def _disturbances(header: Header, record: Record, times: Times) -> Iterator[Flag]:
-    """Yield the flags of a time that consists mostly of call overhead or start skew."""
+    """Yield the flags of a time that consists mostly of call overhead or of start skew."""
     middle = times.seconds["median_s"]
     if middle is None:
         return
@@ -353,7 +353,7 @@ def _flags(header: Header, record: Record, times: Times, coarse: bool, above: bo
     """Yield the flags of a row. A flag may be yielded more than once.
 
     `coarse`: whether the error between two clocks is too large compared with the row's time.
-    `above`: whether the row's figure is above its bound.
+    `above`: whether the row's figure exceeds its bound.
     """
     if record.verified is False:
         yield Flag.INVALID

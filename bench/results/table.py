@@ -83,7 +83,7 @@ class Table:
     def shown_columns(self, wide: bool) -> list[Column]:
         """Return the columns that are shown.
 
-        Empty optional columns are left out, and `wide` columns are shown only if `wide`.
+        Optional columns without values are left out. The `wide` columns are shown only if `wide` is True.
         """
         shown = []
         for column in self.columns:
@@ -104,7 +104,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading: `# text` on the terminal, a heading of `level` in Markdown."""
+    """A heading. On the terminal, it is `# text`. In Markdown, it is a heading of `level`."""
 
     text: str
     level: int = 1
@@ -142,11 +142,11 @@ class Report(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
-        """Yield the page for people, in reading order."""
+        """Yield the blocks of the page for people, in reading order."""
 
     @abstractmethod
     def data(self) -> Any:
-        """Return the JSON document: a mapping or a dataclass whose first key is `schema`."""
+        """Return the JSON document. It is a mapping or a dataclass, and its first key is `schema`."""
 
     def records(self) -> Iterable[Mapping[str, Any]]:
         """Yield the lines of CSV as mappings from column names to values."""
@@ -183,7 +183,7 @@ def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = N
 
     Numbers have all digits. The cell of an unknown value is empty. If a cell has several values, `;` separates them.
 
-    `names`: the columns; by default all names in the records, in order of appearance.
+    `names`: the columns. By default, these are all names in the records, in order of appearance.
     """
     rows = list(records)
     if names is None:

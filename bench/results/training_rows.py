@@ -42,10 +42,10 @@ class StepRates:
     `samples`: the number of training samples in one step.
     `flops_per_s`: the operations per second. A formula gives the number of operations. The number of operations comes
         from a formula.
-    `mfu`: `flops_per_s` / the data sheets' dense rate.
-    `counted_over_formula`: the operations that torch counted / the operations by the formula.
+    `mfu`: `flops_per_s` / the dense rate in the data sheets.
+    `counted_over_formula`: the number of operations that torch counted / the number that the formula gives.
     `peak_bytes`: the measured peak memory of each rank.
-    `predicted_bytes`: the expected memory of a rank.
+    `predicted_bytes`: the memory that a rank is expected to need.
     """
 
     samples: float
@@ -62,7 +62,7 @@ class StepRates:
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """A training step and where its time goes.
+    """A training step, with the times of its parts.
 
     `step_s`: the median step of the slowest rank, without clocks inside the step.
     `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step
@@ -113,7 +113,7 @@ class TrainedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepScalingPoint:
-    """A training step on a given number of ranks.
+    """A training step that was measured on a certain number of ranks.
 
     `speedup`: the work per second, relative to the smallest number of ranks.
     `low`, `high`: the 95 % interval of the speed-up, from the intervals of this step and of the reference step.
@@ -134,7 +134,7 @@ class StepScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class StepScaling:
-    """Training steps on increasing numbers of ranks.
+    """A training step on increasing numbers of ranks.
 
     `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed.
     `stops_at`: the number of ranks above which more ranks gain less than 10 %, or None if every increase gains at least
@@ -153,7 +153,7 @@ class StepScaling:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """Checkpoints that all ranks write at the same time during training steps. All values are medians.
+    """Checkpoints that all ranks write at the same time, during training steps. All values are medians.
 
     `step_s`: the time of a step without a checkpoint.
     `write_s`: the time until the slowest rank's shard is durable.
@@ -207,7 +207,7 @@ class GpuPath(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, the rates that limit the passes, and the rate that a workload consumes.
+    """Passes over a data set, the rates that limit them, and the rate at which a workload consumes data.
 
     All times are medians over the passes.
 

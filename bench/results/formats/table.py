@@ -23,7 +23,7 @@ _INDENT = 2  # "# " before titles, blanks before rows
 def render(report: Report, width: int | None = None) -> str:
     """Return all blocks as text that ends with a newline.
 
-    `width`: the characters in a line; None if the output is not a terminal.
+    `width`: the number of characters in a line, or None if the output is not a terminal.
     """
     return render_blocks(report.blocks(), width or PIPED_WIDTH) + "\n"
 
@@ -56,7 +56,10 @@ class TextTable:
     """
 
     def __init__(self, table: Table, width: int = PIPED_WIDTH) -> None:
-        """Choose the columns and their widths from the rows that are known. Rows that are added later may be wider."""
+        """Choose the columns and their widths from the rows that are known.
+
+        Rows that are not known yet may be wider.
+        """
         self._page_width = width
         self._wider = table.wider
         self._columns = table.shown_columns(wide=False)
@@ -87,9 +90,10 @@ class TextTable:
     def titles(self) -> list[str]:
         """Return the lines of titles.
 
-        Group headings have a line only if a column has a group heading. Units have a line only if a column has a unit.
+        The line of group headings is left out if no column has a group heading. The line of units is left out if no
+        column has a unit.
 
-        If columns are left out, the first line names them.
+        If columns are left out, the first line of the table names them.
         """
         lines = []
         if any(column.group for column in self._columns):
