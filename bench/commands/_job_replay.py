@@ -1,4 +1,4 @@
-"""Run the recorded exchanges and gaps of a job on a cluster. Compare the new times with the recorded times."""
+"""Run the recorded exchanges and gaps of a job on a cluster, and compare the new times with the recorded times."""
 
 from __future__ import annotations
 
