@@ -81,9 +81,9 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
     """Return the number of ranks per node of the recorded job, or None if unknown or too large for the cluster.
 
-    If the replay uses this number of ranks per node, its exchanges cross the network as in the recorded job. With any
-    other number, the ranks of the replay would fill one node of the cluster after the other. All ranks of a small job
-    would then be on the first node.
+    If the replay uses this number of ranks per node, its exchanges cross the network as in the recorded job. With
+    another number of ranks per node, the ranks of the replay would fill one node of the cluster after the other. All
+    ranks of a small job would then be on the first node.
     """
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
     if recorded_per_node is None or cluster.nodes < 2:

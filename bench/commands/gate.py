@@ -119,7 +119,7 @@ def _only(rules: Sequence[str] | None) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError if the file cannot be written. This check is made before the run is judged."""
+    """Raise UsageError if the file cannot be written. The path is checked before the run is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 

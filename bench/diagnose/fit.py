@@ -224,7 +224,7 @@ class Fitted:
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
         """Return how slow a link is.
 
-        The function assumes that normal links differ from each other as much as repeated measurements of one link
+        The function assumes that normal links differ from each other only as much as repeated measurements of one link
         differ.
         """
         return self._posterior(residual, self.sigma, 2 * num_links)
@@ -347,9 +347,9 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """In some rounds, even pairs without suspected parts were slow. Correct the rates of these rounds.
+    """Correct the rates of slow rounds, then estimate the noise.
 
-    Then estimate the noise.
+    In a slow round, even the pairs without suspected parts are slow.
     """
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)

@@ -389,8 +389,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    Many runs may be slow without a few slow hosts as the reason. These runs probably used a slower tier of the network.
-    The rate of this tier then becomes the usual rate, with which all runs are compared.
+    Many runs may be slow for another reason than a few slow hosts. These runs probably used a slower tier of the
+    network. The rate of this tier then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None

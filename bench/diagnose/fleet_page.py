@@ -205,7 +205,8 @@ _HOST_COLUMNS = (
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
     """Return a table row for each group.
 
-    The row has the median, the lowest and the highest rate in GB/s. It also has the number of bad runs in each state.
+    The row has the median, the lowest and the highest rate in GB/s. The row also has the number of bad runs in each
+    state.
     """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]

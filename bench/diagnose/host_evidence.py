@@ -1,9 +1,9 @@
 """Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds each host that is slow with all its partners, as in
-`linkbench diagnose`. `localise` does not find hosts with failed runs. It also does not find hosts that are slow with
-only some partners. To find such hosts, the search compares how many runs of each host are slow or lost. There are two
-hypotheses for every host:
+`linkbench diagnose`. `localise` does not find hosts with failed runs. `localise` also does not find hosts that are slow
+with only some partners. To find such hosts, the search compares how many runs of each host are slow or lost. There are
+two hypotheses for every host:
 
 - The host has no fault. Its runs are slow or lost as often as the runs of other hosts without a fault.
 - The host is at fault. In at least one kind of job, its runs are slow or lost at a different rate than usual.
@@ -121,7 +121,7 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """The hosts and pairs. Those with the strongest evidence of a fault come first.
+    """The hosts and pairs. Hosts and pairs with the strongest evidence of a fault come first.
 
     `diagnosis`: the result of `localise` for runs with figures.
     `weights`: factors for the odds that a host is at fault. One slow job of a host multiplies the odds by one factor,
@@ -210,7 +210,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """Return the confidence of each host that `localise` accuses and that is slow in most of its runs.
 
     If most runs between the accused hosts are fast, these hosts are in another part of the network and have no fault.
-    In this case, the function returns an empty dictionary.
+    For hosts in another part of the network, the function returns an empty dictionary.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]

@@ -275,8 +275,8 @@ class _Search:
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
         """Return the ratio of each slow direction of a link.
 
-        The key "out" stands for the direction of the link's first row. The result is empty if no direction is slow. It
-        is also empty if a ladder must measure the link again.
+        The key "out" stands for the direction of the link's first row. The result is empty if no direction is slow. The
+        result is also empty if a ladder must measure the link again.
         """
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine

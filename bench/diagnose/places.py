@@ -1,4 +1,4 @@
-"""Locate the ranks: the host, NIC and rack of each rank, and the pairs of ranks that are comparable."""
+"""Locate the ranks: the host, NIC and rack of each rank, and which pairs of ranks are comparable."""
 
 from __future__ import annotations
 

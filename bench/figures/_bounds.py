@@ -77,8 +77,8 @@ def _places(
 
     Both values are fractions of the height of the axis. Each name is written above the line of its bound. If two lines
     are close to each other, the upper name is moved up so that the names do not overlap. If the names still do not fit,
-    all names are written above the lines and points, in the order of the lines. This happens if a name would still
-    cover a line, or if names would cover points at both sides of the panel.
+    all names are written above the lines and points, in the order of the lines. The names do not fit if a name covers a
+    line, or if names cover points at both sides of the panel.
 
     `rates`: the message size and the rate of each point in the panel.
     """

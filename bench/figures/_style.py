@@ -103,7 +103,7 @@ def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     """Return how to draw series that are neither transports nor machines, such as algorithms.
 
-    The eight looks are followed by the same colours in other tones, with other markers and dashes.
+    After the eighth series, the colours repeat in other tones, with other markers and dashes.
     """
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):
@@ -158,7 +158,8 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the words at the beginning of the line below the title, such as MEASURED. `sign` adds the rest of this line.
+    `kind`: the words at the beginning of the line below the title, such as MEASURED. The function `sign` adds the rest
+        of this line.
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):

@@ -1,8 +1,8 @@
 """Draw how the bandwidth or the time of each pattern changes with the number of ranks.
 
 All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows two
-efficiencies of each world. One compares the world's bandwidth with that of the smallest world, the other with the
-world's own bound.
+efficiencies of each world. The first efficiency compares the world's bandwidth with that of the smallest world. The
+second efficiency compares the world's bandwidth with the world's own bound.
 """
 
 from __future__ import annotations

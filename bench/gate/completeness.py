@@ -192,7 +192,7 @@ def _has_metric(row: Summary, limit: Demand) -> bool:
 
 
 def _fits_header(header: Header, rule: GateRule) -> bool:
-    """Check whether an imported job matches the rule. If it does, all its rows match the rule."""
+    """Check whether an imported job matches the rule. If the job matches the rule, all its rows match the rule."""
     return (
         header.pattern in rule.patterns
         and (not rule.transports or header.transport in rule.transports)

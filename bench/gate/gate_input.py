@@ -88,7 +88,10 @@ class GateInput:
         return found
 
     def network_of(self, job: str) -> frozenset[str]:
-        """Return the networks that carried a job's messages between nodes. The result is empty if they are unknown."""
+        """Return the networks that carried a job's messages between nodes.
+
+        If the networks are unknown, the result is empty.
+        """
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
@@ -100,8 +103,8 @@ class GateInput:
 def _reported_by_nccl(header: Header) -> frozenset[str]:
     """Return the networks that NCCL used for the `nccl` transport, by the names that rules files use.
 
-    NCCL reports both InfiniBand and RoCE as `ib`. The type of the node's network adapters shows which of the two was
-    used.
+    NCCL reports both InfiniBand and RoCE as `ib`. The type of the node's network adapters shows whether InfiniBand or
+    RoCE was used.
     """
     if header.num_nodes == 1:
         return frozenset()
@@ -207,9 +210,10 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """Return the hosts of a group, given only its name. This is needed for failed rows.
+        """Return the hosts of a group, given only its name.
 
-        If a job chose its pairs while it measured, the name of a pair states its two ranks.
+        For example, a failed row states only the name of its group. If a job chose its pairs while it measured, the
+        name of a pair states its two ranks.
         """
         header = self._headers.get(job)
         if header is None or group == "world":

@@ -165,7 +165,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
     """Return the hosts that the diagnosis calls healthy.
 
-    This requires a job that measured valid pairs between enough hosts.
+    If no job measured valid pairs between enough hosts, the result is empty.
     """
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
@@ -308,7 +308,7 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 def _vouches(row: Summary) -> bool:
     """Check whether the row can prove that a node is good.
 
-    A row proves this if data crossed a link, or if the row measured copies in the memory of one GPU.
+    A row can prove that a node is good if data crossed a link, or if the row measured copies in the memory of one GPU.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 

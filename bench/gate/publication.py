@@ -197,7 +197,7 @@ def _is_there(about: str, run: PublishedRun) -> bool:
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """Return the run without its imported jobs. The plan of the returned run does not contain these jobs either."""
+    """Return the run without its imported jobs. The imported jobs are also removed from the plan of the run."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run

@@ -159,7 +159,7 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
 def _with_floor_kind(row: Summary) -> Summary:
     """Return the row with the field `floor_kind` filled in.
 
-    Older pages store only the name of the floor. The kind follows from this name.
+    Older pages store only the name of the floor. The kind of the floor follows from its name.
     """
     if row.floor_s is None or row.floor_kind is not None:
         return row

@@ -115,8 +115,8 @@ def _pictures(
 def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
     """Return the colour and the marker of each curve, and its number among the curves with this colour.
 
-    The values of a curve are the same in all pictures. All curves of one transport have the same colour, but different
-    markers and dashes.
+    A curve has the same colour, marker and number in all pictures. All curves of one transport have the same colour,
+    but different markers and dashes.
     """
     found: dict[CurveLabel, tuple[str, str, int]] = {}
     for label, transport in transports.items():

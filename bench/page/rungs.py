@@ -1,8 +1,8 @@
 """Draw the rungs of a machine: the best rates of copies, kernels, peers, collectives and steps, with their bounds.
 
-A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. Rungs are sorted in this order,
-from the lowest to the highest. A rung moves data further than the rung below it, and over another link. A rung can be
-slower than the rung below for two reasons: its link has a lower bound, or software loses time.
+A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. Rungs are sorted from the
+lowest (copies) to the highest (training steps). A rung moves data further than the rung below it, and over another
+link. A rung can be slower than the rung below for two reasons: its link has a lower bound, or software loses time.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Rung:
 
 
 def against(rung: Rung, below: Rung) -> Coded:
-    """Compare a rung with the rung below it. Return the reason for the difference, or that there is none.
+    """Compare a rung with the rung below it.
 
-    The reason may be the bound of the rung's own link, or software. It may also be unknown.
+    Return why the rung is slower than the rung below it, or that it is not slower. The reason may be the bound of the
+    rung's own link, or software. The reason may also be unknown.
     """
     rate, rate_below = rung.row.busbw_bytes_per_s, below.row.busbw_bytes_per_s
     assert rate and rate_below
@@ -87,7 +88,7 @@ def against(rung: Rung, below: Rung) -> Coded:
 def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
     """Return the rung to compare with: the fastest measured rung of the next lower kind.
 
-    If there are rungs over the same transport, only these are considered.
+    If there are rungs over the same transport, only such rungs are considered.
     """
     lower = [one for one in found if _RUNGS.index(one.kind) < _RUNGS.index(rung.kind)]
     nearest = [one for one in lower if one.kind == lower[-1].kind]

@@ -6,8 +6,8 @@ reads its clock (t) and answers. When the answer arrives, the reference reads it
 offset is between `t - s1` and `t - s0`.
 
 The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
-than the other, the offset is wrong, and more messages do not help. The error bound, which is half of the shortest round
-trip, still holds in this case.
+than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip.
+This bound is valid even if one direction takes longer.
 
 This module only computes. The module rank/clocks.py reads the clocks and converts the readings to seconds.
 """
@@ -61,8 +61,8 @@ class Offset:
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
     """Check whether a burst of round trips has enough round trips.
 
-    After `most` round trips, a burst ends. A burst may end after `least` round trips. It then ends when a round trip is
-    about as short as the shortest earlier one.
+    After `most` round trips, a burst ends. After `least` round trips, a burst also ends when a round trip is about as
+    short as the shortest earlier round trip.
 
     `took_s`: the duration of each round trip so far, in seconds.
     """
@@ -81,8 +81,8 @@ class Clock:
     sum of |weight| x bound. The error bound of a fitted value grows with the distance from the measurements. If the
     drift is not constant, a measured offset may be further from the fitted line than the bound of this offset. The part
     beyond the bound is then added to the error bound. Before the first and after the last measurement, the error bound
-    grows by WANDER per second. If the drift is unknown, it grows by MAX_DRIFT per second. A Clock without offsets is
-    the reference clock itself.
+    grows by WANDER per second. If the drift is unknown, the error bound grows by MAX_DRIFT per second. A Clock without
+    offsets is the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -114,7 +114,7 @@ class Clock:
     def to_reference(self, reading_s: float) -> tuple[float, float]:
         """Convert a reading of this clock to the time on the reference clock.
 
-        Return two values in seconds: this time, and its largest error.
+        Return two values in seconds: the time on the reference clock, and the largest error of this time.
         """
         if not self.offsets:
             return reading_s, 0.0

@@ -190,7 +190,7 @@ def _compared(
 ) -> Compared:
     """Compare a row of BASE with the same row of NEW, without a verdict.
 
-    The result has the launches of both runs. If the two rows have no ratio, it has the reason.
+    The result has the launches of both runs. If the two rows have no ratio, the result has the reason.
     """
     differs = {
         name: (base.factors[name], new.factors[name])

@@ -1,7 +1,7 @@
 """Report the models that were fitted to a run's curves. Each segment of a curve has a row.
 
-If the model does not describe a curve, the table has no row for this curve. A line with the largest residual is shown
-instead.
+If the model does not describe a curve, the table has no row for this curve. For such a curve, a line states the largest
+residual.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
 def _floor(row: Summary) -> str | None:
     """Return the latency floor of a row as text.
 
-    Return None if the row is faster than its floor. This is possible if ranks share memory.
+    Return None if the row is faster than its floor. A row can be faster than its floor if ranks share memory.
     """
     seconds = _seconds(row)
     if row.floor_s is None or (seconds is not None and seconds < row.floor_s):

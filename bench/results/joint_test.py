@@ -140,7 +140,7 @@ def joint_test(
 def _drifts(base: Values, new: Values) -> bool:
     """Check whether launches of different pairs differ more than the two launches of one pair.
 
-    The mean of each pair is subtracted only if this is the case. If the machine did not drift, subtracting the mean
+    The mean of each pair is subtracted only if the machine drifted. If the machine did not drift, subtracting the mean
     would make the test less likely to find a change. Exchanging the two launches of a pair does not change the result.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
@@ -226,7 +226,7 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
     """Return two arrays: the statistics of shape (ways, rows), and the errors of the rows in the measured assignment.
 
     The statistic of a row is |change| / (error of the row + median error over the rows). The returned error of a row is
-    this sum.
+    its error plus the median error.
 
     If a row has few launches that happen to be equal, its own error is nearly 0. The median error keeps the statistic
     of such a row small. If a row has fewer than two launches in one of the runs, its statistic is 0.
@@ -319,7 +319,7 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
     """Return (low, middle, high, least) as `_welch` does.
 
-    The mean difference within the pairs replaces the difference of means.
+    The difference is computed within each pair, and the differences are then averaged.
     """
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)

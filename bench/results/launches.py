@@ -47,7 +47,7 @@ Factors = Mapping[str, str | None]
 def _compared() -> Iterator[ReportedFact]:
     """Yield the facts in which two rows must agree before they are compared.
 
-    All factors that are not declared comparable and all facts that ranks report are yielded.
+    The function yields all factors that are not declared comparable, and all facts that ranks report.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -149,7 +149,7 @@ def cells(
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     """Return the environment variables for which a scenario has several values (`env`).
 
-    Jobs of the same case and launch differ in the value of such a variable.
+    In jobs of the same case and launch, such a variable has several values.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():

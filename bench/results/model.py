@@ -1,9 +1,9 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-A library may switch its protocol at some sizes. The model has a new segment from each of these sizes on. The fit finds
+A library may switch its protocol at some sizes. At each such size, a new segment of the model begins. The fit finds
 these sizes. The fit minimises relative errors. With absolute errors, the largest sizes would dominate the fit. If the
-model does not describe a curve, `Fit.fits` is False. If a fit is of this kind, do not quote its latency and bandwidth.
-Units are seconds and bytes.
+model does not describe a curve, `Fit.fits` is False. If `Fit.fits` is False, do not quote the latency and bandwidth of
+the fit. Units are seconds and bytes.
 """
 
 from __future__ import annotations

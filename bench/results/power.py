@@ -192,8 +192,8 @@ def _errors_of(run: Document, name: str) -> Values:
 def _launch_errors(run: Document) -> Values:
     """Return the log medians of launches relative to the mean of their row, as an array of shape (launches, rows).
 
-    Modelled rows and imported rows are left out. Rows that some launch lacks are also left out. A few launches are
-    closer to their own mean than to the true mean. A factor corrects this bias.
+    Modelled rows and imported rows are left out. Rows that are missing in a launch are also left out. A few launches
+    are closer to their own mean than to the true mean. A factor corrects this bias.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):

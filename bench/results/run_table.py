@@ -76,7 +76,7 @@ class Layout:
 
 @dataclass(slots=True)  # not frozen, as document.Summary
 class TableLine:
-    """A line of the table. It shows the rows of all modes for one size and group.
+    """A line of the table. A line shows the rows of all modes for one size and group.
 
     `groups`: the names of the groups. If groups have equal figures, they share a line.
     """
@@ -87,7 +87,7 @@ class TableLine:
 
     @property
     def first(self) -> Summary:
-        """The row of the first mode. Cells that are the same in all modes use this row."""
+        """The row of the first mode. Cells that have the same value in all modes show the value of this row."""
         return next(iter(self.by_mode.values()))
 
 
@@ -287,8 +287,8 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 def _marks(mode: str) -> list[Column]:
     """Return the columns of flags.
 
-    The first of two columns has a mark for each flag. The second of two columns has the names of the flags. It is shown
-    only in wide output such as Markdown.
+    The first of two columns has a mark for each flag. The second of two columns has the names of the flags. The second
+    column is shown only in wide output such as Markdown.
     """
 
     def marks(line: TableLine) -> str:

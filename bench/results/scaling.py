@@ -44,7 +44,7 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """The bytes that busbw counts for one operation. This is payload x bus factor, and also busbw x time."""
+        """The bytes that busbw counts for one operation. The value is payload x bus factor, and also busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 

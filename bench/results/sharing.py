@@ -1,6 +1,6 @@
 """Compute how much slower each group is when all groups run at the same time.
 
-The two times of a figure are from two jobs that differ only in their topology.
+The two compared times come from two jobs that differ only in their topology.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compute the statistics of a row's samples: the median with an interval, trends and outliers.
 
-Decide when to stop measuring. The times of successive operations are skewed and not independent. The functions of this
-module assume neither a normal distribution nor independence. The ends of an interval are samples at certain ranks of
-the sorted samples (order statistics). The ranks of both ends depend on the effective number of samples. Times are in
-seconds, in the order in which they were measured.
+Also decide when a row has enough samples. The times of successive operations are skewed and not independent. The
+functions of this module assume neither a normal distribution nor independence. The ends of an interval are samples at
+certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective number of
+samples. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def interval_rank(num_samples: int) -> int | None:
     """Return the rank j of the lower end of the median's interval, in sorted samples x(1) to x(n).
 
     Ranks begin with 1. The interval [x(j), x(n+1-j)] must cover the median with a probability of at least CONFIDENCE.
-    The largest such j is returned. This is the largest j with `P(Binomial(n, 1/2) <= j-1) <= alpha/2`. For fewer than 6
-    samples, return None, because even the interval from the smallest to the largest sample would not reach CONFIDENCE.
-    For more than 1000 samples, use the normal approximation of j, rounded so that the interval becomes wider.
+    The result is the largest j with `P(Binomial(n, 1/2) <= j-1) <= alpha/2`. For fewer than 6 samples, return None,
+    because even the interval from the smallest to the largest sample would not reach CONFIDENCE. For more than 1000
+    samples, use the normal approximation of j, rounded so that the interval becomes wider.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -259,7 +259,7 @@ def warmup_residue(seconds: Sequence[float]) -> int:
     """Return how many samples at the start belong to the warm-up.
 
     The method is MSER-5 on the logarithms of times. No sample is removed. MSER-5 divides the samples into m batches of
-    5 and takes the mean y of each batch. It cuts off the first d batches, at most half of all batches. The number d
+    5 and takes the mean y of each batch. MSER-5 cuts off the first d batches, at most half of all batches. The number d
     minimises (sum of (y - mean)^2) / (m - d)^2 over the remaining batches. MSER-5 often cuts off samples by chance,
     although the samples have no trend. A cut is therefore accepted only under two conditions:
 

@@ -104,7 +104,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading. On the terminal, it is `# text`. In Markdown, it is a heading of `level`."""
+    """A heading. On the terminal, the heading is `# text`. In Markdown, the heading has the level `level`."""
 
     text: str
     level: int = 1
@@ -146,7 +146,7 @@ class Report(ABC):
 
     @abstractmethod
     def data(self) -> Any:
-        """Return the JSON document. It is a mapping or a dataclass, and its first key is `schema`."""
+        """Return the JSON document. The document is a mapping or a dataclass, and its first key is `schema`."""
 
     def records(self) -> Iterable[Mapping[str, Any]]:
         """Yield the lines of CSV as mappings from column names to values."""
