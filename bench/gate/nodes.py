@@ -331,11 +331,10 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield (fault, hosts, accuses) for each fault. `hosts`: the hosts that the fault is about.
+    """Yield (fault, hosts, accuses) for each fault.
 
+    `hosts`: the hosts that the fault is about. If a fault names no host, it concerns all hosts.
     `accuses`: whether these hosts fail because of the fault.
-
-    `accuses`: whether these hosts fail because of the fault. If a fault names no host, it concerns all hosts.
     """
     rows = {place(row): row for row in run.document.summaries}
     named = {
