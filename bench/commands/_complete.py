@@ -1,4 +1,4 @@
-"""Complete the names of runs, scenarios, clusters, instances and others in the shell when the user presses TAB."""
+"""Complete names in the shell when the user presses TAB: names of runs, scenarios, clusters, instances and others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LISTS = ("workload", "instances")  # these options take several names, separate
 
 
 def attach(parser: argparse.ArgumentParser) -> None:
-    """Attach completers to the arguments of the parser and of its commands."""
+    """Attach completers to the arguments of the main parser and of all commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

@@ -20,7 +20,11 @@ from bench.results.headline import NamedRun
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What to draw, and where. `formats`: png, svg or pdf. `run`: the names of the run, which the figures show."""
+    """What to draw, and where.
+
+    `run`: the names of the run, which are shown in the figures.
+    `formats`: png, svg or pdf.
+    """
 
     document: Document
     folder: Path
@@ -31,7 +35,7 @@ class Drawing:
 def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
     """Draw every figure that applies to a run. Returns the paths of the files.
 
-    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf. The default is PNG and SVG.
+    `run`: the names of the run. The figures show these names. `formats`: png, svg or pdf. The default is PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """
@@ -92,7 +96,7 @@ def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapp
 
 
 def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
-    """Take names of figures from the queue, draw the figures, and send the files of each figure to the parent.
+    """Draw the figures whose names are in the queue. Send the paths of each figure's files to the parent process.
 
     If a figure cannot be drawn, the worker sends nothing for this figure.
     """
@@ -104,7 +108,7 @@ def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
 
 
 def _received(pipe: Connection) -> Iterator[tuple[str, list[Path]]]:
-    """Yield what a worker sends, until the worker ends."""
+    """Yield the name and the file paths of each figure that a worker process drew. Stop when the worker ends."""
     with contextlib.suppress(EOFError):
         while True:
             yield pipe.recv()

@@ -78,7 +78,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
-    """Return the job that these traces record, and remarks on files. Raises UsageError if no file is a trace."""
+    """Return the job that these traces record, and remarks on the trace files.
+
+    Raises UsageError if no file is a trace.
+    """
     from bench.job.matching import job_of
     from bench.logs import step_traces
 
@@ -122,8 +125,8 @@ def report_of(
     """Return the page of a job. Raises UsageError if no file is a trace.
 
     `instance`: the machine that the user named.
-    `feed`: a run of `feed` on the job's storage.
-    `demand_bytes_per_s`: the rate at which the job reads, in bytes per second.
+    `feed`: a stored run of the pattern `feed`, which measured the job's storage.
+    `demand_bytes_per_s`: the rate at which the job reads its data, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport
@@ -137,7 +140,10 @@ def report_of(
 
 
 def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob) -> FeedEvidence | None:
-    """Return the evidence on the job's storage, if any. Raises UsageError if the named run has no row of `feed`."""
+    """Return the measurements of the job's storage, or None if there are none.
+
+    Raises UsageError if the run in `--feed` did not measure the pattern `feed`.
+    """
     from bench.job.storage import FeedEvidence, feeds_of_host
     from bench.results import collect
 
@@ -152,7 +158,7 @@ def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob
 
 
 def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
-    """Yield (name, hosts, rows) for each run of `feed` in results/, the newest first."""
+    """Yield (name, hosts, rows) for each run of the pattern `feed` in results/, the newest run first."""
     from bench.results import collect
     from bench.store import runs
 

@@ -1,4 +1,4 @@
-"""Predict the steps of a recorded training job on another machine: predict its exchanges, scale its compute."""
+"""Predict the step time of a recorded training job on another machine, from predicted exchanges and scaled compute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the prediction. Raises UsageError for an unknown machine, traces without steps, or a wrong set of ranks."""
+    """Print the prediction.
+
+    Raises UsageError if the machine is unknown, if the traces have no steps, or if the set of traced ranks is wrong.
+    """
     from bench.commands._job_explain import read_job
     from bench.job.elsewhere import RecordedSteps
     from bench.job.elsewhere_page import ElsewherePage
@@ -57,7 +60,10 @@ def _on_instance(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere
 
 
 def _where_measured(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere:
-    """Return the predicted job on the machine of a run. The prediction uses the times that the run measured."""
+    """Return the prediction of the job on the machine that a run measured.
+
+    The prediction uses the times that the run measured.
+    """
     from bench.job.elsewhere import Elsewhere, factor_of
     from bench.job.measured_network import measured_network
     from bench.results import collect

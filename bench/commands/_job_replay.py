@@ -1,4 +1,4 @@
-"""Run the recorded exchanges and gaps of a job on a cluster, and compare the times with the recorded times."""
+"""Run the recorded exchanges and gaps of a job on a cluster, and compare the new times with the recorded times."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
-    """Return the options of `linkbench run` that are also options of this subcommand."""
+    """Return the options that this subcommand shares with `linkbench run`."""
     own = {"paths", "transport", "compute", "ranks_per_node", "command", "subcommand"}
     return {name: value for name, value in vars(args).items() if name not in own} | {"scenario": str(scenario)}
 
@@ -81,8 +81,9 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
     """Return the number of ranks per node of the recorded job, or None if unknown or too large for the cluster.
 
-    With this number, the replayed exchanges cross the network as in the recorded job. Without this number, the ranks
-    would fill the cluster node by node. A job of few ranks would then stay on the first node.
+    If the replay uses this number of ranks per node, its exchanges cross the network as in the recorded job. With
+    another number of ranks per node, the ranks of the replay would fill one node of the cluster after the other. All
+    ranks of a small job would then be on the first node.
     """
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
     if recorded_per_node is None or cluster.nodes < 2:
@@ -94,8 +95,8 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Make a replay plan from the traces, and write the plan into the folder `--results`.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the traces do not
-    show it, or if the job ran on one host.
+    Returns the path of the plan, and the number of ranks on each of the job's hosts. The number is None if the traces
+    do not state it, or if the job ran on only one host.
 
     Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """

@@ -34,7 +34,8 @@ EXAMPLES = (
 def parser_of(loaded: Collection[str], alone: bool = False) -> argparse.ArgumentParser:
     """Return the parser of all commands. Only commands in `loaded` are imported and have options.
 
-    `alone`: whether the parser knows no other commands. Their parsers take longer than the parsers of `loaded`.
+    `alone`: if True, the parser knows only the commands in `loaded`. Creating the parsers of all other commands takes
+        longer than creating those in `loaded`.
     """
     parser = Parser(
         prog=PROGRAM,
@@ -73,7 +74,7 @@ def _commands() -> str:
 
 
 def by_task() -> list[tuple[str, list[str]]]:
-    """Return the tasks and the names of their commands. The last task also gets the commands that have no task."""
+    """Return the tasks and the names of their commands. Commands without a task are listed with the last task."""
     found = [(task, list(names)) for task, names in _TASKS.items()]
     named = {name for _, names in found for name in names}
     found[-1][1].extend(name for name in plugins.names("command") if name not in named)

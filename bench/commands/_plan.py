@@ -11,7 +11,10 @@ from bench.core.units import option_duration
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a scenario and a cluster, and those that override the scenario's settings."""
+    """Add the options that select a scenario and a cluster.
+
+    Also add the options that override settings of the scenario.
+    """
     parser.add_argument(
         "scenario", nargs="?", default="main", help="name of a file in scenarios/, or a path (default main)"
     )

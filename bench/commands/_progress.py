@@ -1,4 +1,4 @@
-"""Show a run on a terminal while it measures: each row as soon as it is measured, and a bar with the remaining time.
+"""Show the progress of a run on a terminal: each measured row, and a bar with the remaining time.
 
 Without a terminal, only plain lines are printed.
 """
@@ -32,9 +32,10 @@ _MOST_ROWS = 500  # of all jobs together; a run with more rows shows only the ba
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The functions that show a run.
+    """Three functions that print how a run progresses.
 
-    `say` prints a line that stays. `tick` replaces the text of the current state. `follow` shows the progress.
+    `say` prints a line that stays. `tick` replaces the text that describes the current state. `follow` shows the
+    progress.
     """
 
     say: Say
@@ -44,7 +45,10 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run: rows and a bar if stderr is a terminal, or else plain lines."""
+    """Yield the functions that print a run's progress.
+
+    If stderr is a terminal, rows and a progress bar are shown. Otherwise, plain lines are printed.
+    """
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return
@@ -100,8 +104,8 @@ class _Terminal:
 def row_line(row: RowEvent) -> str:
     """Return the line that shows one row.
 
-    The line shows the pattern, size and mode. For a measured row, it also shows the figures. For any other row, it
-    shows the reason why the figures are missing.
+    The line shows the pattern, size and mode. For a measured row, the line also shows the time, the rate and the share
+    of the bound. For a skipped or failed row, the line shows the reason.
     """
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:

@@ -1,4 +1,4 @@
-"""Print sentences to stderr that a user must read in addition to the output of a command."""
+"""Print sentences for the user to stderr, apart from the command's output on stdout."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError if an option is given without the other option that it needs."""
+    """Raise UsageError if the user gives an option without a second option that the first option needs."""
     for attribute, needed in _NEEDS.items():
         if getattr(args, attribute) is not None and getattr(args, needed) is None:
             raise UsageError.of(Refusal.OPTION_ALONE, option=_option(attribute), needed=_option(needed))
@@ -70,7 +70,10 @@ def check(args: argparse.Namespace) -> None:
 def prices_of(
     args: argparse.Namespace, known: list[str], today: date
 ) -> tuple[dict[str, float | Price], dict[str, float]]:
-    """Return the user's prices and the watts of nodes, by instance type. `--price` overrides the prices file."""
+    """Return the user's prices and the power of a node in watts, each by instance type.
+
+    `--price` overrides the prices file.
+    """
     prices: dict[str, float | Price] = {}
     watts: dict[str, float] = {}
     if args.prices is not None:
@@ -81,7 +84,10 @@ def prices_of(
 
 
 def goodput_of(args: argparse.Namespace) -> Goodput | None:
-    """Return the model of failures and checkpoints, or None if the user gives no time for writing a checkpoint."""
+    """Return the model of failures and checkpoints.
+
+    Return None if the user does not give the time for writing a checkpoint (--checkpoint).
+    """
     if args.checkpoint is None:
         return None
     return Goodput(
@@ -93,7 +99,10 @@ def goodput_of(args: argparse.Namespace) -> Goodput | None:
 
 
 def energy_of(args: argparse.Namespace, watts: dict[str, float]) -> Energy | None:
-    """Return the price of energy and the power of nodes in watts, or None if the user gives no price of energy."""
+    """Return the energy price and the node power of each instance type in watts.
+
+    Return None if the user gives no energy price.
+    """
     return None if args.usd_per_kwh is None else Energy(args.usd_per_kwh, watts)
 
 

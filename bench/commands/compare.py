@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the comparison of two runs or, with --power, the number of launches that a comparison needs.
 
-    Returns 1 if a single row or the average of all rows became slower, unless `--fail-on never` is given.
+    Returns 1 if a single row or the average of all rows became slower, but not with `--fail-on never`.
     """
     if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
         raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")
@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _power(args: argparse.Namespace) -> PowerReport:
-    """Return which changes a comparison with BASE can find, and the command that measures a run for this comparison."""
+    """Return the smallest changes that a comparison with BASE detects, and the command that measures the new run."""
     path = _path(args.base, args.results)
     shares = (args.change, args.row_change, args.delta, compare.FDR)
     report = power_report(
@@ -167,10 +167,10 @@ def _path(name: str, results: Path) -> Path:
 def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
     """Measure both sides of --run, with alternating launches.
 
-    Returns the folders of the two runs, and the false discovery rate for the final comparison of the two runs.
+    Returns the folders of the two runs, and the false discovery rate for their final comparison.
 
-    With `--launches auto` the command compares the two sides several times. Each of these comparisons, including the
-    final comparison, uses FDR_OF_LOOK, which is lower than the usual rate.
+    With `--launches auto`, the command compares the two sides several times during the measurement. Every comparison,
+    including the final comparison, then uses the false discovery rate FDR_OF_LOOK, which is lower than usual.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")
@@ -191,7 +191,10 @@ def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
 
 
 def _fraction(option: str, text: str) -> float:
-    """Parse a share such as `5%` or `0.05`. Raises UsageError naming `option` unless it is between 0 and 1."""
+    """Parse a share such as `5%` or `0.05`.
+
+    Raises UsageError with the name `option` if the share is not between 0 and 1.
+    """
     number = text.strip().removesuffix("%")
     try:
         value = float(number) / (100 if text.strip().endswith("%") else 1)
@@ -211,7 +214,7 @@ def _whole(option: str, text: str) -> int:
 def _command(paths: list[Path], num_launches: int | str = "auto") -> str:
     """Return the command that measures the scenarios of these runs again with `num_launches` launches.
 
-    With `auto`, the run itself determines how many launches a comparison needs.
+    With `auto`, the new run stops when it has enough launches for a comparison.
     """
     words = []
     for path in paths:

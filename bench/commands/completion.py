@@ -1,4 +1,4 @@
-"""Print the shell script that completes commands, options, scenarios, instances and runs when you press TAB."""
+"""Print the shell script that completes commands, options, scenarios, instances and runs when the user presses TAB."""
 
 from __future__ import annotations
 

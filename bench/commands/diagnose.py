@@ -85,7 +85,7 @@ def _folders(results: Path) -> set[Path]:
 
 @collector.paused()  # thousands of rows stay in use until the verdict is printed
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed`: the reason why jobs of the run failed, or None if no job failed."""
+    """Print the verdict on a run. `failed`: the reason why the run's jobs failed, or None if all jobs succeeded."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -111,7 +111,7 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
     """Measure the cluster. Returns the folder of the new run, and the reason why jobs failed.
 
-    The reason is None if no job failed.
+    If all jobs succeeded, the reason is None.
     """
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
@@ -121,7 +121,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return, as plain data, the header of each job of a run, the run's summaries and its notes.
+    """Return the headers, the summaries and the notes of a run as plain data.
 
     Raises UsageError if the path is neither a run nor the report of a run.
     """

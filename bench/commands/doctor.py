@@ -1,16 +1,18 @@
 """Check whether a run would start on this machine and on the hosts of a cluster. Measures nothing.
 
-The check includes the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start. It
-gives a remedy for every problem that would stop the run, and prints one line per host. After these lines, it prints a
-page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is 3
-if a run could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if not.
+The check also covers the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start. The
+command gives a remedy for every problem that would stop the run, and prints one line per host. The command then prints
+a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is
+3 if a run could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if
+all links are healthy.
 
-`--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
-another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
-`nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in the catalogue.
+`--load` copies data for some seconds during the check, because links report lower rates while they are idle. `--facts
+FILE` checks another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi
+nvlink -s`, `nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in
+the catalogue.
 
-`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all results
-in one folder.
+`--first-contact` measures the most important figures on GPUs that linkbench has not measured before. With
+`--first-contact`, all results are stored in one folder.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def first_contact(args: argparse.Namespace) -> tuple[str, int]:
-    """Run a first contact. Returns its page and the exit code (first_contact/session.py)."""
+    """Run a first contact. Returns the page of the first contact and the exit code (first_contact/session.py)."""
     file = plan_file.OWN_PLAN if args.steps is None else args.steps
     steps, expectations = plan_file.load_plan(file), plan_file.load_expectations()
     budget_s = _CONTACT_S if args.budget is None else option_duration("--budget", args.budget)
@@ -144,7 +146,7 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) -> tuple[str, int]:
-    """Return a page about the machine that a file of facts describes, and the exit code.
+    """Return the exit code and a page about a machine that is described by a file of facts.
 
     Raises UsageError if the file has no facts of a machine, or if the facts have a wrong form.
 
@@ -218,7 +220,7 @@ def _machines(
 ) -> dict[str, dict[str, Any]]:
     """Return the facts, expected rates and findings of each host.
 
-    The first host's findings also include the differences between the hosts.
+    The findings of the first host also include differences between hosts.
     """
     between = health.findings_between(nodes)
     machines = {}
@@ -321,7 +323,7 @@ def _table(
 
 
 def _answer(cluster: str, refused: bool, machines: Mapping[str, Any]) -> str:
-    """Return whether a run would start, and how many faults the machines have."""
+    """Return a sentence that says whether a run would start, and how many faults were found on the machines."""
     parts = [f"a run on cluster {cluster} would {'be refused' if refused else 'start'}"] if cluster else []
     severities = Counter(finding.severity for own in machines.values() for finding in own["findings"])
     faults = [f"{text.count(severities['wrong'], 'fault')} found"] if severities["wrong"] else []

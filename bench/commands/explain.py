@@ -153,7 +153,7 @@ def _import() -> Any:
 
 
 def _stored(name: str, results: Path) -> Path | None:
-    """Return the folder or file of a stored run of this suite, or None for a log or a folder of logs."""
+    """Return the folder or file of a stored run. Return None for logs of other tools and for a folder of logs."""
     path = Path(name)
     if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
@@ -161,7 +161,7 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
-    """If the user typed `latest`, return a line with the name of this run. Otherwise, return no line."""
+    """If the user typed `latest`, return a line with the path of the latest run. Otherwise, return no line."""
     path = stored.get("latest")
     if path is None:
         return []
@@ -196,7 +196,8 @@ def _runs(
 ) -> list[tuple[str, ForeignRun]]:
     """Return all runs with the names of their files.
 
-    If the user gives the number of ranks or nodes, the runs get this number.
+    If the user gives a number of nodes, all runs get this number. If a log does not state its number of ranks, the
+    number that the user gives is used.
     """
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
@@ -211,7 +212,8 @@ def _runs(
 def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
     """Return the similar runs on different hosts, or None if there are too few.
 
-    `plot` is the file to draw the runs to. Raises UsageError if `plot` is given and there are too few runs.
+    `plot`: the path of the figure to draw. Raises UsageError if `plot` is given but there are too few similar runs to
+    draw.
     """
     fleet = fleet_of(read)
     if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
@@ -231,8 +233,9 @@ def _folder(
 ) -> Folder:
     """Judge similar runs.
 
-    Returns the runs, the verdict on all runs, the verdict on each group's median run, and a remedy. If a median run
-    could not be judged because an option is missing, the remedy names this option. Otherwise the remedy is None.
+    Returns the runs, a verdict on all runs, a verdict on each group's median run, and a missing option (or None). If a
+    median run could not be judged because an option is missing, the last value names this option. If no option is
+    missing, the last value is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
@@ -259,8 +262,8 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs may be a single document, such as a dump of the ranks' stacks. Such a file is read a second
-    time.
+    A file without runs may contain one document, such as a dump of the stacks of all ranks. The reader reads such a
+    file a second time.
     """
     hints, events = HintReader(), EventReader()
 
@@ -289,7 +292,7 @@ def _log_pages(
 ) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each run of each log. With each page, yield whether the run is complete and correct.
 
-    If a file without runs contains a topology, the topology is evidence for the runs of all logs.
+    If one file has a topology but no runs, this topology is used as evidence for the runs in all other logs.
     """
     event_logs = [each for each, _ in logs]
     beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
@@ -307,7 +310,7 @@ def _log_pages(
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each topology. With each page, yield whether the topology's links are as expected.
 
-    Yields nothing if a log has a run.
+    If a log has a run, no page is yielded.
     """
     if any(each.log.runs for each, _ in logs):
         return
@@ -317,7 +320,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Check whether a file without runs contains a failure or a topology to explain."""
+    """Check whether a file without runs contains a failure or a topology that `explain` can explain."""
     return bool(log.events or hints.topology.found)
 
 
@@ -342,7 +345,7 @@ def _page(
 
 
 def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
-    """Return the machine with the link rates that bench.yaml and the user's options give."""
+    """Return the machine, with the link rates that bench.yaml and the user's options state."""
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; the options give the NICs and GPUs of a node"
@@ -357,7 +360,10 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each job or imported run of a result, and whether this job or run is complete and correct."""
+    """Yield a page for each job or imported run of a result.
+
+    With each page, yield whether the job or run is complete and correct.
+    """
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")

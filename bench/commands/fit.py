@@ -1,4 +1,4 @@
-"""Fit latency + size / bandwidth to the curves of a run, with intervals, or report that the model does not fit."""
+"""Fit latency + size / bandwidth to the curves of a run, with intervals, or report that this model does not fit."""
 
 from __future__ import annotations
 

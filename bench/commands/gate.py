@@ -1,6 +1,6 @@
 """Judge a run by a rules file. Exits with 1 if the run does not pass.
 
-A run passes only if every requested row is good. The output names each failure.
+A run passes only if every requested row is present and good. The command prints each failure by its name.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def _import() -> Any:
 
 @contextlib.contextmanager
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the path or name of the run to judge.
+    """Yield the path or name of the run that the gate judges.
 
-    If the user named a run, this is the named run. If the user named logs of other tools, the logs are imported into a
-    temporary folder.
+    If the user named a stored run, yield the name of this run. If the user named logs of other tools, import the logs
+    into a temporary folder and yield this folder.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
@@ -109,7 +109,7 @@ def _run_folder(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _only(rules: Sequence[str] | None) -> str:
-    """Return the only rules file. Raises UsageError for several or for none."""
+    """Return the only rules file. Raises UsageError if the user named no rules file or more than one."""
     if not rules:
         known = ", ".join(sorted(file.stem for file in Path("rules").glob("*.yaml"))) or "no file"
         raise UsageError(f"--rules is missing: name a rules file, by its path or by its name in rules/ ({known})")
@@ -119,7 +119,7 @@ def _only(rules: Sequence[str] | None) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError if the file cannot be written. The check comes before the run is judged."""
+    """Raise UsageError if the file cannot be written. The path is checked before the run is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
@@ -135,7 +135,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 def _print_for_github(lines: Sequence[str]) -> None:
     """Print lines for GitHub's runner to stderr. The runner reads stderr, too.
 
-    Stdout stays free of these lines, because it may be one JSON document.
+    No such line is printed to stdout, because stdout may contain one JSON document.
     """
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
@@ -190,7 +190,7 @@ def _demand(demand: JudgedDemand) -> dict[str, Any]:
 
 
 def unit(demand: JudgedDemand) -> str:
-    """Return the unit of a demand's two figures, `got` and `limit`."""
+    """Return the unit of the measured value (`got`) and the limit (`limit`) of a demand."""
     if demand.limit.of:
         return "ratio"
     return "bytes_per_s" if demand.limit.metric in RATES else "s"
@@ -261,7 +261,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _csv(verdict: GateResult) -> str:
-    """Return a line for each fault, each demand that passed and each finding without a fault."""
+    """Return one CSV line for each fault, for each passed demand, and for each publication finding without a fault."""
     lines = [_csv_fault(fault) for fault in verdict.faults]
     for demand in verdict.judged:
         line = {"rule": demand.rule, "demand": f"{demand.limit.metric} {demand.limit.text}"}

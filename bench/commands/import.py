@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add options for facts that a log may lack: the number of ranks and nodes, and the links that bound the rows."""
+    """Add options for facts that a log may not state: the number of ranks and nodes, and the machine's links."""
     unstated = "if the log does not state it"
     parser.add_argument("--num-ranks", type=whole(1, "--num-ranks"), metavar="N", help=f"number of ranks, {unstated}")
     parser.add_argument("--num-nodes", type=whole(1, "--num-nodes"), metavar="N", help=f"number of nodes, {unstated}")
@@ -131,9 +131,9 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """Return this instance type from bench.yaml.
+    """Return the instance type with this name from bench.yaml.
 
-    The result is None if the name is None, or if the catalogue has a type of this name.
+    Return None if `name` is None, or if the catalogue already has a type with this name.
     """
     if name is None or name in catalogue.instances():
         return None

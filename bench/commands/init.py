@@ -25,7 +25,7 @@ _WORDS_OF_YAML = ("true", "false", "null")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The facts of this machine that are necessary for its entry in bench.yaml.
+    """The facts about this machine that its entry in bench.yaml needs.
 
     `product`: the product name that the machine reports, or None if unknown.
     `instance`: the name of the machine's type in the catalogue, or None if the type is not in the catalogue.
@@ -98,9 +98,9 @@ def entry_lines(name: str, found: Probed) -> list[str]:
 
 
 def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
-    """Return the file's new content, and the entry's lines in it.
+    """Return the new content of the file, and the lines that were added.
 
-    Raises UsageError if the name is taken, or if the file's layout does not allow an addition.
+    Raises UsageError if the name is already used, or if the layout of the file does not allow an addition.
     """
     has_content = any(line.strip() and not line.lstrip().startswith(b"#") for line in old.splitlines())
     before = yaml_file.read(old, path) if has_content else None
@@ -124,7 +124,7 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
 
 
 def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
-    """Return the number of lines before the new entry, and the entry's indentation in spaces."""
+    """Return two numbers: the lines before the new entry, and the spaces by which the entry is indented."""
     lines = old.splitlines()
     if before is None or "clusters" not in before.value:
         return len(lines), 2
@@ -138,7 +138,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
 
 
 def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
-    """Raise UsageError unless the new file has the old content and the new entry."""
+    """Raise UsageError if the new file is not the old content plus the new entry."""
     wanted = yaml_file.read("\n".join(entry).encode(), path).value
     wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:

@@ -1,4 +1,4 @@
-"""List instance types, also those of bench.yaml: GPUs, links, NICs, and prices with their dates."""
+"""List the instance types of the catalogue and of bench.yaml: GPUs, links, NICs, and prices with their dates."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _row(fault: GateFault) -> dict[str, Any]:
 
 
 def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
-    """Yield a line for each fault of a rule, or one line if the rule has no faults."""
+    """If a rule has faults, yield one line for each fault. Otherwise, yield one line for the rule."""
     whole: dict[str, Any] = {
         "rule": finding.rule.number,
         "title": finding.rule.template,

@@ -26,7 +26,7 @@ SCHEMA = "bench.list/1"
 class Entry:
     """A name that the user can type.
 
-    `unavailable` says why this entry cannot run on this machine. The value is None if the entry can run.
+    `unavailable` says why this entry cannot run on this machine. If the entry can run, the value is None.
     """
 
     kind: str
@@ -73,7 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """List the entries of one kind.
 
-    Without a kind, list everything except runs, because there may be thousands of runs.
+    If the user names no kind, everything is listed except runs, because there may be thousands of runs.
     """
     kinds = [_kind(args.kind)] if args.kind else [kind for kind in KINDS if kind != "runs"]
     output.show(ListReport({kind: list(KINDS[kind](args.results)) for kind in kinds}), args)
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def names(kind: str, results: Path = Path("results")) -> list[str]:
-    """Return the names of one kind, such as `scenarios`. `results` is the folder of runs."""
+    """Return the names of one kind, such as `scenarios`. `results`: the folder in which runs are stored."""
     return [entry.name for entry in KINDS[kind](results)]
 
 

@@ -24,7 +24,7 @@ _EXIT_CODES = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no options: the page is always whole."""
+    """Add no options, because the page always covers all commands."""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,7 +71,7 @@ def _examples(examples: Sequence[tuple[str, str]]) -> Iterator[str]:
 def _plain(words: str) -> str:
     """Return the text with the escapes that make man(7) show it unchanged.
 
-    The text may begin with a character that is a control character for man(7).
+    If the text begins with a control character of man(7), this character is escaped as well.
     """
     escaped = " ".join(words.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

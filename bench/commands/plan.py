@@ -41,7 +41,7 @@ def words(planned: Plan, width: int = PIPED_WIDTH) -> str:
     """Return the plan as text that consists of comments and shell commands.
 
     Users can paste this text into a shell, or into sbatch if Slurm must start the ranks. `width`: the number of
-    characters in a line. Commands are not broken into several lines.
+    characters in a line. Commands are not wrapped.
     """
     what = "modelled on" if planned.modelled else "on"
     lines = []

@@ -1,7 +1,7 @@
-"""Predict collectives on an instance type: time and bus bandwidth by size and algorithm, for 2 to 16,384 GPUs.
+"""Predict collectives on an instance type for 2 to 16,384 GPUs: time and bus bandwidth by size and algorithm.
 
-The output gives an interval for every figure and says what the figure is based on: your runs, imported logs, published
-measurements, or bounds of the links.
+The output gives an interval for every figure. The output also names the source of each figure: your runs, imported
+logs, published measurements, or bounds of the links.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _counts(option: str, text: str) -> list[int]:
 def _measured(
     rows: Sequence[Mapping[str, Any]], evidence: EfficiencyEvidence
 ) -> Iterator[tuple[str, str, int, int, int, float]]:
-    """Yield the user's own measured rows that have the predicted numbers of nodes and GPUs.
+    """Yield the user's measured rows whose pattern, number of nodes and GPUs per node were also predicted.
 
     Each row is (basis, pattern, nodes, GPUs per node, size in bytes, seconds).
     """

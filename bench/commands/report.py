@@ -92,7 +92,7 @@ def price(typed: str) -> float:
 
 
 def read(path: Path) -> tuple[Document, NamedRun]:
-    """Return the document and the names of a run. The path is a folder, a results file or a page."""
+    """Return a run's document and the names of the run. The path may be a folder, a results file or a page."""
     if embedded.is_page(path):
         content = embedded.read(path)
         return content.document, content.run

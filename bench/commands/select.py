@@ -1,4 +1,4 @@
-"""Rank machines for a workload or a recorded job by step time and cost, and say which differences are certain."""
+"""Rank machines by step time and cost for a workload or a recorded job, and say which differences are certain."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def _warn(evidence: EfficiencyEvidence) -> None:
 def _question(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> Callable[[Workload], SelectionQuestion]:
-    """Return a function from a workload to its question. The options apply to all workloads."""
+    """Return a function that turns a workload into a selection question with the user's options.
+
+    All workloads get the same options.
+    """
     today = datetime.now(UTC).date()
     prices, watts = _select_run.prices_of(args, list(site.instances), today)
     return partial(
@@ -133,10 +136,10 @@ def _question(
 
 
 def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
-    """Return the ranking that answers the user's question.
+    """Return the ranking of machines that answers the user's question.
 
-    If the user gives runs, the function also answers the question without these runs. The difference shows which
-    intervals the runs narrowed.
+    If the user names runs, the ranking is also computed without these runs. Comparing the two rankings shows which
+    intervals became narrower because of the runs.
     """
     limits = _select_run.limits_of(args, question.workload)
     found = select.select(machines, question, args.by, limits)

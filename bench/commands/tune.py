@@ -149,7 +149,7 @@ def _pattern(what: str) -> Pattern:
 
 
 def _space(args: argparse.Namespace, site: Site) -> TuneSpace:
-    """Return the search space: the user's case, and the factors to vary."""
+    """Return the search space: the case that the user chose, and the factors that the search varies."""
     pattern = _pattern(args.what)
     transport = space.transport_of(pattern, args.transport, site)
     case = _case(args, pattern, transport)
@@ -186,7 +186,7 @@ def _site(args: argparse.Namespace, folder: Path | None) -> Site:
 
 
 def _words_of_search(args: argparse.Namespace) -> list[str]:
-    """Return the options that define the search, as the user typed them."""
+    """Return the options that define the search, in the form of command-line words."""
     words = [args.what]
     for each in space.known_factors(_pattern(args.what)):
         if getattr(args, each.name) is not None:

@@ -1,6 +1,6 @@
 """Compare predictions with published measurements and with the user's measurements.
 
-For each system, the prediction uses only the data of the other systems.
+Each system is predicted only from the data of other systems.
 """
 
 from __future__ import annotations

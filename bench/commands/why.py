@@ -33,9 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class _Pages:
-    """The files, sorted by what they contain, and the pages that the command has printed about these files.
+    """The files by kind (traces, logs, machines), and the pages that were printed about them.
 
-    `code` is the exit code of the worst verdict.
+    `code`: the exit code, which the worst verdict determines.
     """
 
     traces: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _Pages:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages of the traces, then of the logs, then of the machines.
+    """Print the page of the job in the traces, then the pages of the logs, then the pages of the machines.
 
     Returns 1 if `explain` or `doctor` would return 1 for one of the files. Raises UsageError if no file can be read.
     """
@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
-    """Explain all traces as one job. Returns the files that may be logs."""
+    """Explain all traces together, as one job. Returns the names of the files that may be logs."""
     from bench.core import plugins
     from bench.logs import step_traces
 
@@ -120,7 +120,10 @@ def _logs_in(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _explain_machine(args: argparse.Namespace, name: str, found: _Pages, document: dict[str, Any]) -> bool:
-    """Explain a machine from the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
+    """Explain a machine from the output of nvidia-smi, lspci or NCCL.
+
+    Returns whether the file is an output of one of these programs.
+    """
     try:
         page, code = doctor.recorded_page(Path(name), args.instance, args)
     except UsageError:
@@ -139,7 +142,10 @@ def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
 
 
 def _files(found: _Pages) -> Iterator[str]:
-    """Yield a line for each file, which says how the file was read. These lines follow the pages."""
+    """Yield one line for each file, which says how the file was read or why it was not read.
+
+    These lines follow the pages.
+    """
     for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
         yield from (f"# {name}: read as {kind}" for name in names)
     yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

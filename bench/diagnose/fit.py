@@ -1,7 +1,7 @@
-"""Compute the normal rate of each class of pairs. Also compute how much a slow part reduces the rate of its pairs.
+"""Estimate the normal rate of comparable pairs.
 
-Rates are stored as the natural logarithm of (bandwidth / normal level of the pair's class). For example, -0.105 means
-0.9 of normal.
+Also estimate how much each slow rack, host, NIC or rank slows its pairs. Rates are stored as the natural logarithm of
+(bandwidth / normal level of the pair's class). For example, -0.105 means 0.9 of normal.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All parts of one kind, for example all hosts.
+    """The parts of one kind in a measurement, for example all hosts.
 
-    A part is called a unit here. Each unit has a label, ranks, and the rows in which it sends ("out") or receives
-    ("in").
+    A part is called a unit here. Each unit has a label, ranks, the rows in which it sends ("out"), and the rows in
+    which it receives ("in").
 
     `asked`: for each unit, all of its rows.
     `drawn`: for each unit, the rows of those rounds that were not chosen because of a suspicion. Without this
@@ -85,9 +85,9 @@ class Level:
 
 
 class Groups:
-    """The indices of the rows of each unit.
+    """For each unit, the indices of its rows.
 
-    The indices are in a padded table. A single sort of this table gives the quantiles of all units.
+    All indices are in one padded table. Sorting this table once gives the quantiles of all units.
     """
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
@@ -107,20 +107,23 @@ class Groups:
     def quantile(self, values: Array) -> Array:
         """Return the upper quartile of the values of each unit's rows.
 
-        If a unit has only few rows, the result is the highest value of these rows. For a unit without rows, the result
-        is infinity.
+        If a unit has only few rows, the result is the highest value of these rows. If a unit has no rows, the result is
+        infinity.
         """
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
     def median(self, values: Array) -> Array:
         """Return the median of the values of each unit's rows.
 
-        With an even number of rows, return the lower of the two middle values.
+        If a unit has an even number of rows, return the lower of the two middle values.
         """
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """Sort the values of each unit's rows. Return each unit's value at index `rank(number of rows)`."""
+        """Sort the values of each unit's rows.
+
+        Return each unit's value at index `rank(n)`, where n is the number of the unit's rows.
+        """
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -128,16 +131,16 @@ class Groups:
         return np.sort(padded, axis=1)[np.arange(self._num), at]
 
     def rows(self, unit: int) -> Array:
-        """Return the numbers of the rows of one unit."""
+        """Return the indices of the rows of one unit."""
         return self.table[unit, : self.counts[unit]]
 
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A comparison of a part with its peers.
+    """The result of comparing a part with its peers.
 
-    The comparison has the ratio of the two bandwidths, the ratio's 95 % interval, and the probability that the ratio is
-    below 0.9.
+    A comparison consists of the ratio of two bandwidths, its 95 % interval, and the probability that the ratio is below
+    0.9.
     """
 
     ratio: float
@@ -149,9 +152,9 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """The levels and the estimated effects.
+    """The result of a fit: the levels, and the estimated effect of each unit.
 
-    `effects[level][direction]` has the effect of each unit. The effect of a unit that slows no pair is 0.
+    `effects[level][direction]` has one effect for each unit. If a unit slows no pair, its effect is 0.
     """
 
     logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
@@ -164,7 +167,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Return the residual of each row, which is the logarithm of its rate minus the effects of all parts."""
+        """Return the residual of each row: the logarithm of its rate minus the effects of all parts."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -182,9 +185,9 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """Return the rows of a unit if the fit found that the unit slows its pairs in this direction.
+        """Return the rows of a unit that slows its pairs in this direction.
 
-        Otherwise return no rows.
+        Return no rows if the unit does not slow its pairs.
         """
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
@@ -196,15 +199,18 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """Return a flag for each row: whether the unit at the other end of the pair has no effect at this level."""
+        """For each row, return whether the unit at the other end of its pair is normal.
+
+        A normal unit has an effect of 0 at this level.
+        """
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """Return how slow a part is, from the given rows.
+        """Return how slow a part is according to the given rows.
 
-        Before the comparison, the effects of all other parts are subtracted from the logarithms in the rows.
+        Before the comparison, the effects of all other parts are subtracted from the logarithmic rates.
         """
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
@@ -218,20 +224,21 @@ class Fitted:
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
         """Return how slow a link is.
 
-        The function assumes that the rates of normal links vary as much as repeated measurements of one link.
+        The function assumes that normal links differ from each other only as much as repeated measurements of one link
+        differ.
         """
         return self._posterior(residual, self.sigma, 2 * num_links)
 
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
-        The prior is the sum of three distributions. The effects of normal parts are normally distributed with the
-        standard deviation `spread`. The effects of slow parts are uniformly distributed: one slow part is expected in
-        ten runs, and this probability is divided by the number of tested parts, which corrects for multiple tests.
-        Slighter effects are also uniformly distributed, with a higher probability.
+        The prior is the sum of three distributions. The effects of normal parts have a normal distribution with the
+        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, one part in ten
+        runs is slow. The probability of a slow part is divided by the number of tested parts, to correct for multiple
+        tests. Smaller effects have another uniform distribution, with a higher probability.
 
-        The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
-        are estimated from this run.
+        The noise of a row has a normal distribution, apart from some outliers. The standard deviation and the share of
+        outliers are estimated from this run.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -286,9 +293,9 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    First, the function computes the median of the senders' upper quartiles. The level is the median of the rates near
-    this value. The median of all pairs would be wrong. For example, if one of three hosts is slow, two thirds of the
-    pairs include this host.
+    First, compute the upper quartile of each sender's rates, and the median of these quartiles. The level is the median
+    of all rates close to the median of these quartiles. The median of all pairs would be wrong, because one slow host
+    takes part in many pairs. For example, if one of three hosts is slow, this host is part of two thirds of all pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -298,7 +305,10 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Estimate the standard deviation of one row, from rows faster than normal. No slow part affects these rows."""
+    """Estimate the standard deviation of one row from the rows that are faster than normal.
+
+    Slow parts do not affect the rows that are faster than normal.
+    """
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -311,7 +321,10 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected until the faster pairs of all other units are normal. The slowest units come first."""
+    """Mark units as suspected until the faster pairs of every other unit are normal.
+
+    The slowest units come first.
+    """
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()
@@ -334,7 +347,10 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Correct the rates of rounds in which even pairs without suspected parts were slow. Then estimate the noise."""
+    """Correct the rates of slow rounds, then estimate the noise.
+
+    In a slow round, even the pairs without suspected parts are slow.
+    """
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

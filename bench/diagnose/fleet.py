@@ -1,8 +1,8 @@
-"""Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
+"""Compare the runs of similar jobs on many hosts. Find the usual rate of each group, slow runs, and lost runs.
 
-In this module a run is one table of a log. A run uses one host, a pair of hosts, or more hosts. A group consists of the
-runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus bandwidth.
-This figure is compared only with the figures of other runs in the group.
+In this module, one table of a log is called a run. A run uses one host, a pair of hosts, or more hosts. A group
+consists of the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best
+bus bandwidth. The best bus bandwidth of a run is compared only with that of other runs in the group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9]")
 
 
 class RunState(Code):
-    """The result of comparing a run with the other runs of its group."""
+    """The state of a run compared with the other runs of its group: well, slow, failed, without figures, or missing."""
 
     WELL = "well", "well"
     SLOW = "slow", "slow"
@@ -51,7 +51,10 @@ LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobKind:
-    """The properties that similar jobs share, except the operation."""
+    """The properties that two jobs must share before their runs are compared.
+
+    Only the operations of the two jobs may differ.
+    """
 
     tool: str
     num_nodes: int
@@ -62,7 +65,7 @@ class JobKind:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """The properties that similar runs share."""
+    """The properties that two runs must share before they are compared: the kind of job and the operation."""
 
     kind: JobKind
     pattern: str
@@ -72,9 +75,9 @@ class GroupKey:
 class FleetRun:
     """One run.
 
-    `rate`: its best busbw in bytes per second.
+    `rate`: the best busbw of the run, in bytes per second.
     `share`: `rate` divided by the usual rate of the group.
-    `why`: the reason why the run failed, None if unknown.
+    `why`: the reason why the run failed, or None if no reason is known.
     """
 
     group: GroupKey
@@ -90,7 +93,7 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of the same operation with the same job size, and the usual rate of these runs.
+    """The runs with the same operation and the same kind of job, and the usual rate of these runs.
 
     Rates are in bytes per second.
 
@@ -129,9 +132,9 @@ class Fleet:
 
     @property
     def is_one(self) -> bool:
-        """Whether enough similar jobs ran on different hosts to show all runs on one page.
+        """Whether one page can show all runs, because enough similar jobs ran on different hosts.
 
-        At least half of all runs must belong to a group.
+        In addition, at least half of all runs must belong to a group.
         """
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
@@ -139,14 +142,14 @@ class Fleet:
 
     @property
     def is_well(self) -> bool:
-        """Whether no run is slow, failed, missing or without figures."""
+        """Whether all runs have figures and no run is slow, failed or missing."""
         return all(run.state == RunState.WELL for run in self.runs)
 
 
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
     """Divide runs into groups, and find the state of each run.
 
-    `found`: a pair (name of the log file, run) for each run.
+    `found`: for each run, the name of its log file and the run itself.
     """
     named = list(found)
     hosts_of = _HostNames(named)
@@ -170,11 +173,11 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 
 
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
-    """Add the name of a cluster to each run, if the hosts form several clusters and no job has hosts of two clusters.
+    """If the hosts form several separate clusters, add a cluster name to each run.
 
-    Runs of different clusters are not compared. Hosts with common jobs form a cluster if these jobs have enough
-    different sets of hosts. All other hosts form one cluster without a name. For example, hosts that were tested only
-    in separate pairs belong to this cluster.
+    Runs of different clusters are not compared. Hosts that ran jobs together form a cluster if these jobs have enough
+    different sets of hosts. All hosts outside these clusters form one cluster without a name. For example, hosts that
+    were tested only in separate pairs are in this cluster without a name.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -228,10 +231,10 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 
 
 class _HostNames:
-    """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
+    """Finds the hosts of a run, either in its log or in the name of its log file.
 
-    The file names may be unreliable. File names are used only if nearly all logs that list hosts have exactly these
-    hosts in the file name.
+    File names are used only if a log lists no hosts, and if file names are reliable. File names are reliable if nearly
+    all logs that list their hosts have exactly these hosts in the file name.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -269,7 +272,8 @@ class _HostNames:
 def _bare_names(hosts: set[str]) -> dict[str, str]:
     """Map host names with a domain to names without this domain.
 
-    A domain is removed only if some logs omit it and no other domain has a host of this name.
+    A domain is removed from a name only if some logs omit the domain, and if no other domain has a host with the same
+    name.
     """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
@@ -279,13 +283,13 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 
 
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
-    """Return the runs of a group, and add a run in state MISSING for each run that was expected but not found.
+    """Return the runs of a group. Add a run with the state MISSING for each run that was expected but not found.
 
     A run is missing in two cases:
 
-    - A job ended too early: its hosts have runs of other operations but not of this operation, although nearly all
-      sets of hosts have a run of this operation.
-    - A pair of hosts has no log, although nearly all pairs of hosts have a run.
+    - A job ended too early. The hosts of this job have runs of other operations, but no run of this operation. Nearly
+      all other sets of hosts have a run of this operation.
+    - A pair of hosts has no log. Nearly all other pairs of hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -303,9 +307,10 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
 
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
-    """Return the group, and its runs with shares and states.
+    """Return the group, and its runs with the shares and states that were found.
 
-    `distance`: a run can be slow only if its rate is more than this number of standard deviations below the usual rate.
+    `distance`: a number of standard deviations. A run can be slow only if its rate is further than this below the usual
+        rate.
     """
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
@@ -336,9 +341,9 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs. If a run's rate is not comparable, remove the rate.
+    """Return the runs. If the rate of a run is not comparable with the other rates, remove this rate.
 
-    A rate is not comparable if the largest size of the run is far below the usual largest size.
+    A rate is not comparable if the largest size of its run is far below the usual largest size.
     """
     sizes = [run.largest_bytes for run in runs if run.rate is not None]
     least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
@@ -346,10 +351,10 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs of a group. If an incomplete end is usual for the group, this end does not count as a failure.
+    """Return the runs of a group. Failures that are usual for the group do not count as failures.
 
-    If most runs with a rate failed, their most frequent reason is the usual end. Runs with a rate that ended for this
-    reason then get the state WELL.
+    If most runs with a rate failed, the most frequent reason of failure counts as usual for the group. Each run with a
+    rate that failed for this reason gets the state WELL.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -367,7 +372,7 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The usual rate of a group and the noise of one figure.
+    """The usual rate of a group, and the noise of a single run's rate.
 
     `slow`: the ids of the slow runs.
     `doubtful`: the ids of all runs that may be slow, including the slow runs.
@@ -384,8 +389,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    If many runs are slow and no host explains them, they belong to a slower tier of the network. The rate of this tier
-    then becomes the usual rate, with which all runs are compared.
+    Many runs may be slow for another reason than a few slow hosts. These runs probably used a slower tier of the
+    network. The rate of this tier then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -398,7 +403,10 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """Build the level for a given usual rate. The level also lists the runs that are slow compared with `usual`."""
+    """Compute the noise and the slow runs for a given usual rate.
+
+    A run counts as slow if its rate is too far below `usual`.
+    """
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
@@ -408,10 +416,10 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """Return the usual rate. A single slow host does not change this rate, even if there are only three hosts.
+    """Return the usual rate. A single slow host does not change the result, even if there are only three hosts.
 
-    First, the function computes the median of each host's runs, and then the median of these values over all hosts. The
-    usual rate is the median of the runs close to this second median.
+    First, compute the median rate of each host's runs, and the median of these values over all hosts. The usual rate is
+    the median of all rates that are close to this second median.
     """
     by_host: dict[str, list[float]] = {}
     for run in runs:
@@ -423,12 +431,12 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Estimate the standard deviation of one figure.
+    """Estimate the standard deviation of a single run's rate. `logs`: the logarithms of (rate / usual rate).
 
-    The figures below the usual rate give one estimate, and the figures above it give another. The function returns the
-    smaller estimate, because slow runs or a faster tier may have increased the larger one. A side with less than a
-    quarter of the figures gives no estimate. In this case, the figures close to the usual rate give an estimate
-    instead.
+    The rates below the usual rate give one estimate, and the rates above the usual rate give another. The result is the
+    smaller of the two estimates, because slow runs or a faster tier increase only one of them. If one side has less
+    than a quarter of the rates, this side gives no estimate. If a side gives no estimate, the rates close to the usual
+    rate give another estimate.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -438,7 +446,7 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _spread(rates: Sequence[float]) -> float:
-    """Return half the width of the range that the middle 68 % of the sorted figures span, divided by the median."""
+    """Return the relative spread of sorted rates: half the width of their middle 68 %, divided by their median."""
     if not rates:
         return 0.0
     low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
@@ -446,10 +454,10 @@ def _spread(rates: Sequence[float]) -> float:
 
 
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
-    """Check whether single hosts and links can explain the slow runs.
+    """Check whether a few slow hosts and links can explain the slow runs.
 
-    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without these hosts
-    are slow.
+    Single hosts cannot be the reason if half or more of all hosts are slow with all partners. Single hosts can also not
+    be the reason if too many runs of other hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -458,10 +466,10 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """Find the hosts that are slow in most of their runs. These hosts must also be slow in most runs among themselves.
+    """Find the hosts that are slow in most of their runs. Most runs between two of these hosts are also slow.
 
-    A host needs at least two runs. Hosts that are slow with other hosts but fast among themselves are in another part
-    of the network. Such hosts are not returned.
+    A host is judged only if it has at least two runs. If hosts are slow with other hosts but fast with each other, they
+    are in another part of the network. Such hosts are not returned.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

@@ -1,4 +1,4 @@
-"""Show a folder of similar runs: the groups, the hosts and pairs with most evidence, and the matrix of pairs."""
+"""Show a folder of similar runs: the groups, the hosts and pairs with most bad runs, and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table(
     decides: Coded | None = None,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider.
+    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider than this.
 
     `normal`: maps some groups to the verdict code of the group's median run.
     `decides`: a code whose text names the option that `explain` needs to judge a median run. The value is None if
@@ -145,7 +145,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
     """Map each host name to a short name. The beginning and the domain that all host names share are removed.
 
-    Neither numbers nor parts of the domain are divided.
+    A shared number is removed only as a whole, and so is each part of the domain.
     """
     if len(hosts) < 2:
         return {host: host for host in hosts}
@@ -205,7 +205,8 @@ _HOST_COLUMNS = (
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
     """Return a table row for each group.
 
-    The row has the median, lowest and highest rate in GB/s, and the number of bad runs in each state.
+    The row has the median, the lowest and the highest rate in GB/s. The row also has the number of bad runs in each
+    state.
     """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
@@ -224,7 +225,10 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """Return the named hosts. If only few hosts are named, add some other hosts with bad runs."""
+    """Return the hosts that are at fault or suspected.
+
+    If these are few, add some other hosts with slow or lost runs.
+    """
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -245,7 +249,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str], width: int) -> 
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Describe a host by its slow partners with rates, the partners of its lost runs, and the files with these runs."""
+    """Describe a host's slow and lost runs: the partners, the rates, and the log files."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -296,9 +300,10 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 
 
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of the matrix of pairs.
+    """Yield the lines of a matrix with a cell for each pair of hosts.
 
-    With more than 20 hosts, show only the hosts with most evidence, and count their bad pairs with other hosts.
+    If there are more than 20 hosts, show only the hosts with the strongest evidence of a fault. Count the bad pairs
+    between these hosts and the hosts that are not shown.
     """
     cells = matrix(fleet)
     if not cells:
@@ -323,8 +328,8 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
     """Map each pair to a cell of the matrix.
 
-    A cell is `x2` for two lost runs. The cell is `83` if the slowest run had 83 % of the usual rate. The cell is `.` if
-    no run is bad.
+    For two lost runs, the cell is `x2`. Without lost runs, the cell is `83` if the pair's slowest run had 83 % of the
+    usual rate. The cell is `.` if no run of the pair is slow or lost.
     """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:

@@ -1,16 +1,17 @@
 """Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
-Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`linkbench diagnose`. Another host may have failed runs, or may be slow with only some partners. To find such a host,
-the search compares the number of its bad runs with the numbers on other hosts. There are two hypotheses for every host:
+Each host gets a probability of being at fault. `localise` finds each host that is slow with all its partners, as in
+`linkbench diagnose`. `localise` does not find hosts with failed runs. `localise` also does not find hosts that are slow
+with only some partners. To find such hosts, the search compares how many runs of each host are slow or lost. There are
+two hypotheses for every host:
 
-- The host has no fault. Its runs are slow or lost as often as those of other hosts without a fault.
-- The host is at fault. In at least one kind of job, its runs are slow or lost at other rates, which may have any value.
+- The host has no fault. Its runs are slow or lost as often as the runs of other hosts without a fault.
+- The host is at fault. In at least one kind of job, its runs are slow or lost at a different rate than usual.
 
-A bad run therefore counts more if bad runs are rare on other hosts. For example, two failures are strong evidence if no
-other pair fails. Many slow runs are weak evidence if slow runs are common. If the other host of a bad run is already
-known to be at fault, only the part of the evidence that the other host does not explain counts. If a pair was bad in
-one kind of job, its runs in other kinds of job are not counted.
+The rarer bad runs are on other hosts, the more a bad run counts. For example, two failures are strong evidence if no
+other pair fails. Many slow runs are weak evidence if slow runs are common. If one host of a bad run is known to be at
+fault, the run counts less against the other host. If a pair had a bad run in one kind of job, the pair's runs in other
+kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The hosts, the kind and the worst outcome of one job."""
+    """A set of hosts, with the kind and the worst outcome of its job."""
 
     hosts: tuple[str, ...]
     kind: JobKind
@@ -89,12 +90,12 @@ class HostEvidence:
 
     @property
     def suspected(self) -> bool:
-        """Whether the host is suspected but not accused."""
+        """Whether the host is suspected, but with too little confidence to be called at fault."""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property
     def num_bad(self) -> int:
-        """The number of slow and lost runs."""
+        """The number of the host's slow and lost runs."""
         return len(self.bad_runs)
 
 
@@ -102,8 +103,8 @@ class HostEvidence:
 class PairEvidence:
     """A set of hosts with bad runs.
 
-    `explained_by`: the named hosts in the set.
-    `link`: whether the link between the hosts of the set is accused.
+    `explained_by`: the hosts of the set that are at fault or suspected.
+    `link`: whether the link between these hosts was found to be slow.
     """
 
     hosts: tuple[str, ...]
@@ -114,13 +115,13 @@ class PairEvidence:
 
     @property
     def least_share(self) -> float | None:
-        """The lowest share of the usual rate among the bad runs, or None if no bad run has a figure."""
+        """The lowest rate of the bad runs, as a share of the usual rate. None if no bad run has a figure."""
         return min((run.share for run in self.bad_runs if run.share is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """The hosts and pairs, those with most evidence first.
+    """The hosts and pairs. Hosts and pairs with the strongest evidence of a fault come first.
 
     `diagnosis`: the result of `localise` for runs with figures.
     `weights`: factors for the odds that a host is at fault. One slow job of a host multiplies the odds by one factor,
@@ -139,7 +140,10 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Return the verdict on a fleet: first hosts, then pairs for the bad runs that no host explains."""
+    """Return the verdict on a fleet. Hosts are judged first.
+
+    Pairs are then judged by the bad runs that no host explains.
+    """
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -153,12 +157,12 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidence that a host is at fault, for each host with a bad job that ran on no other host.
+    """Return the confidence that a host is at fault, for each host with bad jobs that ran on this host alone.
 
-    A slow job proves a fault. One lost job is enough to suspect the host.
+    A slow job proves a fault. A single lost job is enough to suspect the host.
 
-    If another run of the same operation on this host is well, a bad run does not count. If all lost runs of a host are
-    missing runs, the host is not suspected.
+    A bad run does not count if the host has a good run of the same operation. If all lost runs of a host are missing
+    (state MISSING), the host is not suspected.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -182,10 +186,11 @@ def _tier(host: HostEvidence) -> int:
 
 
 def _diagnosis(fleet: Fleet) -> Diagnosis:
-    """Apply `localise`, as in `linkbench diagnose`, to the figures of pairs.
+    """Apply `localise`, as in `linkbench diagnose`, to the rates of runs on two hosts.
 
-    Each figure is divided by the usual rate of its group. The result counts for both directions of the pair. Figures
-    far above the usual rate are reduced to a limit. Otherwise, a faster tier would make all other hosts look slow.
+    Each rate is divided by the usual rate of its group. The rate of a pair is used for both directions. Ratios far
+    above 1 are reduced to a limit. If the limit did not exist, a faster network tier would make all other hosts look
+    slow.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
@@ -202,10 +207,10 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 
 
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
-    """Return the hosts that `localise` accuses, and the confidence for each host.
+    """Return the confidence of each host that `localise` accuses and that is slow in most of its runs.
 
-    An accused host is returned only if most of its figures are slow. If most figures between the accused hosts are
-    fast, these hosts are in another part of the network and are not at fault. The function then returns no host.
+    If most runs between the accused hosts are fast, these hosts are in another part of the network and have no fault.
+    For hosts in another part of the network, the function returns an empty dictionary.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -222,7 +227,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the smaller of a host's two ratios: its ratio as sender and its ratio as receiver.
+    """Return the smaller of two ratios of a host: the ratio as sender and the ratio as receiver.
 
     The result is None if both ratios are unknown.
     """
@@ -255,16 +260,15 @@ def _units(fleet: Fleet) -> list[Unit]:
 
 
 class _Concentration:
-    """Finds the hosts that have more bad runs than others.
+    """Computes the probability that a host is at fault, for each host, from the bad runs of all hosts.
 
-    The result is each host's probability of being at fault. The probability of a host depends on the probabilities of
-    all other hosts.
+    The probabilities depend on each other, because a fault of one host can explain bad runs of another host.
     """
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
         """Compute `confidences`.
 
-        `named`: maps each host that is slow with all its partners to the confidence in this finding.
+        `named`: the hosts that are slow with all their partners, each with the confidence in this finding.
         """
         self._number = {host: index for index, host in enumerate(hosts)}
         kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
@@ -281,7 +285,7 @@ class _Concentration:
     def _search(self, hosts: Sequence[str]) -> None:
         """Update the confidence of one host after the other until no confidence changes.
 
-        Each update takes into account which bad jobs the other hosts explain.
+        Each update takes into account the bad jobs that other hosts explain.
         """
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
@@ -293,9 +297,10 @@ class _Concentration:
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 
     def weights(self) -> dict[JobOutcome, float]:
-        """Return how one slow or lost job changes the odds that its host is at fault.
+        """Return the factor by which one slow or lost job multiplies the odds that its host is at fault.
 
-        The result maps SLOW and LOST to a factor of the odds. The factors apply to a job whose other host has no fault.
+        The result maps SLOW and LOST to one factor each. The two factors apply only if the other host of the job has no
+        fault.
         """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
@@ -331,10 +336,10 @@ class _Concentration:
         return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
 
     def _expected(self, host: int) -> Array:
-        """Return the probability of each outcome of each job if this host is sound.
+        """Return the probability of each outcome of each job, given that this host has no fault.
 
-        For each outcome, the result is the sum of two probabilities. The first is the usual probability. The second is
-        the probability that other hosts at fault cause the outcome.
+        Each probability is a sum. The first term is the usual probability of the outcome. The second term is the
+        probability that other hosts at fault cause the outcome.
         """
         chance = self._chance.copy()
         chance[host] = 0.0
@@ -355,7 +360,7 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """Return the logarithm of the probability that a host at fault has these outcomes in this order.
+    """For a host at fault, return the logarithm of the probability of these outcomes in this order.
 
     The probability is averaged over all possible rates of the outcomes (Dirichlet-multinomial distribution).
     """

@@ -1,14 +1,14 @@
-"""Choose the rounds of a ladder, an adaptive measurement.
+"""Choose the rounds of a ladder. A ladder measures pairs, and earlier results decide which pairs are measured next.
 
 The next rounds depend only on earlier measurements, so linkbench can compute them again from a stored file.
 
 A ladder measures pairs of hosts or ranks, always in both directions. The stages of a ladder have these names:
 
-1. `screen` measures all hosts in a few random matchings. If there are few hosts, `screen` measures all matchings of the
-   circle method. `node` measures pairs of ranks inside every node.
-2. `confirm` measures suspected parts with partners that are cleared.
-3. `links` measures suspected links again. If a link is slow again, `alone` measures it without other traffic.
-4. If one link is slow and there are not too many hosts, `circle` measures all links.
+1. `screen` measures all hosts in a few random matchings. If there are few hosts, `screen` measures all pairs of hosts
+   (every matching of the circle method). `node` measures pairs of ranks inside every node.
+2. `confirm` measures suspected parts with healthy partners.
+3. `links` measures suspected links again. If a link is slow again, `alone` measures this link without other traffic.
+4. If one link is slow and the number of hosts is small enough, `circle` measures all links.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LINK_REPEATS, _ALONE_REPEATS, _MOST_ALONE = 4, 3, 16
 
 @dataclass(frozen=True, slots=True)
 class LadderRound:
-    """Pairs that exchange data at the same time, and the stage of the ladder that they belong to."""
+    """A round of a ladder: the pairs that exchange data at the same time, and the name of the stage."""
 
     stage: str
     pairs: Pairs
@@ -45,7 +45,7 @@ class LadderRound:
 def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
     """Return the rounds to measure next, or an empty tuple if the diagnosis is complete.
 
-    `seed`: the seed of the random choices, which is the same throughout a run.
+    `seed`: the seed of all random choices of a run.
     """
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
@@ -92,9 +92,9 @@ def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 
 
 def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield random rounds of the circle method over hosts. A round uses all rails.
+    """Yield random rounds of the circle method, which pairs hosts. A round uses all rails.
 
-    For each NIC, one rank takes part.
+    One rank of each NIC takes part.
     """
     rails = _rails(places)
     hosts = list(dict.fromkeys(places.hosts))
@@ -112,7 +112,10 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
 
 
 def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield rounds with pairs of ranks inside nodes, all nodes at once. The pairs come from a few random matchings."""
+    """Yield rounds with pairs of ranks inside nodes. All nodes measure at the same time.
+
+    The pairs come from a few random matchings.
+    """
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:
@@ -127,9 +130,9 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """Yield rounds that pair every suspect with a cleared partner. Each round uses another partner.
+    """Yield rounds that pair every suspect with a healthy partner. Each round pairs a suspect with another partner.
 
-    The remaining hosts form pairs as a control.
+    The remaining hosts form pairs with each other, for comparison.
     """
     ranks_of: dict[str, set[int]] = {}
     for suspect in suspects:
@@ -154,8 +157,8 @@ def _with_partners(
 ) -> Pairs:
     """Return the pairs of one round.
 
-    If a rail of a host is suspected, the rail is paired with the rail of the same number on the partner. The remaining
-    hosts also form pairs.
+    If one rail of a host is suspected, this rail is paired with the same rail of the partner. The remaining hosts also
+    form pairs.
     """
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
@@ -221,7 +224,7 @@ def _members(places: Places) -> dict[str, tuple[int, ...]]:
 
 
 def _rails(places: Places) -> dict[str, list[tuple[int, ...]]]:
-    """For each host, return a list with one element per NIC. An element is a list of the NIC's ranks.
+    """For each host, return a list with one element per NIC: the ranks that use the NIC.
 
     NICs are in the order of their first ranks.
     """

@@ -1,11 +1,12 @@
 """Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
-Comparable pairs form a class, such as pairs in one node, in one rack or across racks. In this model, the logarithm of a
-pair's bandwidth is a sum. Its terms are the normal level of the pair's class, the effects of the sender's and the
-receiver's parts, and the effect of the link. A part can only make a pair slower. If even the faster pairs of a part are
-slow, the part is suspected (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC,
-rank, link. The search suspects the first part that explains the slow pairs. A ladder (ladder.py) measures a suspected
-part again. Only the rows of this second measurement decide whether the part is slow.
+Comparable pairs form a class, for example the pairs inside nodes, the pairs inside racks, or the pairs across racks. In
+this model, the logarithm of a pair's bandwidth is the sum of these terms: the normal level of the pair's class, the
+effects of the sender's parts, the effects of the receiver's parts, and the effect of the link. A slow part can only
+make its pairs slower. If even the faster pairs of a part are slow, the part is suspected (docs/metrics.md,
+"Localisation"). The search tries racks first, then hosts, NICs, ranks and links. The search suspects the first part
+that explains the slow pairs. A ladder (ladder.py) measures a suspected part again. Only the rows of the new measurement
+decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PairSamples:
     """One row per measured pair and direction.
 
     `step`: the number of the round in which the pair was measured.
-    `stage`: the index in STAGES of the stage in which the pair was measured.
+    `stage`: the stage in which the pair was measured, as an index in STAGES.
     """
 
     src: Array
@@ -86,13 +87,13 @@ class Accused:
 
     @property
     def is_uplink(self) -> bool:
-        """Whether the part is the uplink of a rack, which connects the rack with all other racks."""
+        """Whether the part is the uplink that connects a rack with all other racks."""
         return any(finding.code == SlowPart.RACK for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A part that a ladder should measure again. A link has `pairs`, and any other part has `ranks`."""
+    """A part that a ladder should measure again. For a link, `pairs` is set. For any other part, `ranks` is set."""
 
     ranks: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
@@ -105,9 +106,9 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The slow parts, the cleared hosts and NICs, the parts that are still suspected, and notes (DiagnosisNote).
+    """The slow parts (`accused`), the healthy hosts and NICs (`cleared`), the suspected parts, and notes.
 
-    `num_missing`: the number of rounds that are still missing in a ladder's first test, which covers every host.
+    `num_missing`: the number of missing rounds in a ladder's first test. The first test covers every host.
     `has_peers`: whether more than one pair of ranks was measured. With a single pair, no comparison is possible.
     """
 
@@ -120,21 +121,24 @@ class Diagnosis:
 
     @property
     def cleared_by_peers(self) -> tuple[str, ...]:
-        """The hosts that are cleared because they are as fast as other hosts.
+        """The hosts that are healthy because they are as fast as other hosts.
 
-        Without other hosts for a comparison, the result is empty. A gate rule that demands a rate can still clear
-        hosts.
+        The result is empty if there were no other hosts to compare with. A gate rule that demands a rate can clear
+        hosts even without other hosts.
         """
         return self.cleared if self.has_peers else ()
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing is accused although the search is not complete."""
+        """Whether the search is incomplete and has not found a slow part yet."""
         return not self.accused and bool(self.suspects or self.num_missing)
 
 
 def localise(evidence: PairSamples, places: Places) -> Diagnosis:
-    """Return the diagnosis of all rows. Without comparable pairs nothing is accused."""
+    """Find the slow parts, separately in the pairs between hosts and in the pairs inside hosts.
+
+    If no pairs are comparable, no part is called slow.
+    """
     host = index(places.hosts)
     between = host[evidence.src] != host[evidence.dst]
     searches = [_Search(evidence.taken(between != inside), places, inside) for inside in (False, True)]
@@ -152,10 +156,7 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
 
 
 class _Search:
-    """The search for slow parts in one set of pairs.
-
-    The set has either the pairs between hosts or the pairs inside hosts.
-    """
+    """The search for slow parts, either in the pairs between hosts or in the pairs inside hosts."""
 
     def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
@@ -177,7 +178,7 @@ class _Search:
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """Decide whether a rack, host, NIC or rank is slow as a sender, as a receiver, or in both directions."""
+        """Decide whether a rack, host, NIC or rank is slow, and whether as a sender, as a receiver, or as both."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):
@@ -223,7 +224,10 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Check whether a host is slow through each of its NICs. A single slow NIC must not make its host look slow."""
+        """Check whether a host is slow through each of its NICs.
+
+        A host with only one slow NIC must not be called slow.
+        """
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -233,8 +237,9 @@ class _Search:
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
         """Return the rows that decide about a suspected part.
 
-        These rows come from measurements that tested this part with healthy partners. If both parts of a pair are slow,
-        the pair is only as slow as a pair with one slow part. A slow part therefore looks normal with a slow partner.
+        These rows come from measurements that tested this part with healthy partners. A pair of two slow parts is only
+        as slow as a pair with one slow part. A test with a slow partner would therefore not show whether this part is
+        slow.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
         healthy = again[self._fit.other_end_clear(number, direction, again)]
@@ -243,7 +248,7 @@ class _Search:
     def _judge_links(self) -> None:
         """Find slow links.
 
-        A link is slow if its pairs are slow even after the effects of the parts at both ends are subtracted.
+        A link is slow if its pairs are slower than the parts at both ends of the link explain.
         """
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
@@ -268,9 +273,10 @@ class _Search:
         self._accuse_links(found, which)
 
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
-        """Return the ratios of a link's slow directions. The key "out" is the direction of the link's first row.
+        """Return the ratio of each slow direction of a link.
 
-        The result is empty if no direction is slow, or if a ladder must measure the link again.
+        The key "out" stands for the direction of the link's first row. The result is empty if no direction is slow. The
+        result is also empty if a ladder must measure the link again.
         """
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
@@ -317,7 +323,8 @@ class _Search:
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
         """Accuse each slow link.
 
-        If all rails between two hosts are slow, accuse the link between the two hosts, and do this only once.
+        If all rails between two hosts are slow, report one slow link between the two hosts instead of several slow
+        rails.
         """
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
@@ -375,9 +382,9 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """Return a Level for each kind of part that may be slow. The largest parts come first.
+    """Return a Level for each kind of part that may be slow (rack, host, NIC or rank). The largest parts come first.
 
-    For each kind, there is a minimum number of partners.
+    A part can be suspected only if it was measured with enough partners, and this number depends on the kind.
     """
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
@@ -399,7 +406,7 @@ def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
 
 
 def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
-    """Merge the findings of a part that is slow both between hosts and inside a host."""
+    """If a part is slow both between hosts and inside a host, merge its two findings into one."""
     found: dict[tuple[str, str], Accused] = {}
     for part in accused:
         known = found.get((part.kind, part.name))
@@ -408,9 +415,9 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 
 
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Return the measured hosts that are neither accused nor suspected.
+    """Return the measured hosts that are neither slow nor suspected.
 
-    If only a NIC of a host is slow, the result has the other NICs of this host.
+    If only one NIC of a host is slow, return the host's healthy NICs instead of the host.
     """
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}

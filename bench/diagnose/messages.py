@@ -6,9 +6,9 @@ from bench.core.codes import OptionalPartsCode
 
 
 def _ratio(fact: str) -> str:
-    """Return the template of a ratio with its interval.
+    """Return a message template that shows a ratio with its interval.
 
-    `fact`: the name of a fact, which is a mapping with the keys ratio, low, high and num_rows.
+    `fact`: the name of a fact. The fact is a mapping with the keys ratio, low, high and num_rows.
     """
     return (
         f"at {{{fact}[ratio]:.2f}} of the rate of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
@@ -25,8 +25,8 @@ _DIRECTIONS = (
 class SlowPart(OptionalPartsCode):
     """What is slow.
 
-    A message has the fact `sends` or `receives` for each direction that is slow. For a link, these facts are named
-    `forward` and `backward`.
+    A message has the fact `sends` if the part is slow as a sender, and the fact `receives` if it is slow as a receiver.
+    For a link, these facts are named `forward` and `backward`.
     """
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
@@ -50,7 +50,7 @@ class SlowPart(OptionalPartsCode):
 
 
 class DiagnosisNote(OptionalPartsCode):
-    """Notes that the reader of a diagnosis must know."""
+    """Notes for the reader of a diagnosis."""
 
     CONTENTION = (
         "contention",
@@ -70,7 +70,7 @@ class DiagnosisNote(OptionalPartsCode):
 
 
 class Conclusion(OptionalPartsCode):
-    """The conclusion of a diagnosis, a single sentence."""
+    """The conclusion of a diagnosis, in a single sentence."""
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of the bandwidth of its peers"
@@ -104,7 +104,7 @@ class FleetConclusion(OptionalPartsCode):
 
 
 class FleetNote(OptionalPartsCode):
-    """Notes that the reader of the page about a folder must know."""
+    """Notes for the reader of the page about a folder of similar runs."""
 
     CLUSTERS = (
         "clusters",

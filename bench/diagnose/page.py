@@ -1,6 +1,6 @@
 """Show a diagnosis as text, Markdown, CSV rows or JSON.
 
-The page names the slow parts with the evidence, the parts that are not slow, and the measurements.
+The page names the slow parts with the evidence against them, the healthy parts, and what was measured.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _case(case: Diagnosed) -> dict[str, Any]:
-    """Return the measured case that a verdict is based on, as plain values."""
+    """Return a measured case as plain values, without its verdict and its jobs."""
     plain = asdict(case)
     del plain["verdict"], plain["jobs"]
     return plain

@@ -34,7 +34,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """Return the rows of one measured pair; empty if the group is not a pair.
+    """Return the rows of one measured pair, or an empty tuple if the group is not a pair.
 
     `symmetric`: whether the rate applies to both directions, for example because it comes from a round trip.
     """
@@ -80,14 +80,14 @@ class Diagnosed:
 def diagnosed(
     headers: Mapping[str, Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[Diagnosed, ...]:
-    """Diagnose each transport, direction and kind of copy, from all launches of a case.
+    """Return one diagnosis for each transport, direction and kind of copy, from the rows of all launches.
 
-    `headers`: the header of each job by its name.
+    `headers`: the headers of the jobs, by job name.
     `summaries`: the rows.
 
-    The headers and the rows have the form of the JSON document. Only the largest size is used, because small messages
-    show latency and not bandwidth.
-    Raises UsageError if there is no measured pair with correct data.
+    The headers and the rows have the form of the JSON document. Only rows of the largest size are used. The times of
+    small messages depend on latency, not on bandwidth. Raises UsageError if there is no measured pair with correct
+    data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     # by job, so that the places of thousands of ranks are named once and not for every row
@@ -119,9 +119,9 @@ def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
 
 
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the facts that must be equal in all jobs of one verdict.
+    """Return the facts that must be the same in all jobs of one verdict.
 
-    Jobs with different schedules, directions or kinds of copy load links differently.
+    Jobs with different schedules, directions or kinds of copy load links differently, so they get separate verdicts.
     """
     case = own_case(header["case"])
     schedule = "ladder" if case is not None and case.is_ladder else "full"
@@ -160,7 +160,7 @@ def _diagnosed(
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
     """Return the verdict on pairs that a job chose while it measured.
 
-    If the job ended before it had tested every host, the verdict declares no host healthy.
+    If the job ended before it had tested every host, the verdict calls no host healthy.
     """
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
@@ -168,10 +168,10 @@ def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diag
 
 
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
-    """Return the rows of both modes.
+    """Return the rows of the pipelined and the isolated mode.
 
-    Rates are divided by the median of their mode, because isolated and pipelined rates differ. The time of a pair is
-    the lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
+    Each rate is divided by the median rate of its mode, because the two modes have different rates. The time of a pair
+    is the lower end of the interval of its median. A busy CPU slows only some samples, but a slow link slows all
     samples.
     """
     taken: list[Row] = []
@@ -188,9 +188,9 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
-    A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result under two
-    conditions. At least one diagnosis calls the part healthy. No diagnosis calls the part slow or suspect. If any
-    diagnosis has missing rounds, the result declares no part healthy.
+    A part is slow in the result if any of the diagnoses calls the part slow. A part is healthy in the result if at
+    least one diagnosis calls it healthy, and no diagnosis calls it slow or suspect. If any diagnosis lacks rounds, no
+    part of the result is healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:
@@ -210,8 +210,8 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """Return the names of the healthy parts.
 
-    At least one verdict calls such a part healthy, and no verdict calls the part slow. The endpoints of suspected links
-    are left out.
+    A part is healthy if at least one verdict calls it healthy, and no verdict calls it slow. Hosts with a suspected
+    part or link are left out.
     """
     slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
     doubtful = {host for suspect in suspects for host in suspect.hosts}

@@ -1,4 +1,4 @@
-"""Locate the ranks: the host, NIC and rack of each rank, their names, and which pairs of ranks are comparable."""
+"""Locate the ranks: the host, NIC and rack of each rank, and which pairs of ranks are comparable."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEAST_ROWS = 12  # a class needs at least this many rows
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The host and the NIC of each rank (None for an unknown NIC), and the rack of each host if known."""
+    """For each rank, its host and its NIC. For each host, its rack. An unknown NIC is None."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]
     racks: Mapping[str, str] = field(default_factory=dict)
 
     def ports(self) -> dict[tuple[str, str | None], tuple[int, ...]]:
-        """Map each (host, NIC) to the ranks that use this NIC, in rank order."""
+        """For each NIC, given as (host, NIC), return the ranks that use it, in rank order."""
         found: dict[tuple[str, str | None], list[int]] = {}
         for rank, port in enumerate(zip(self.hosts, self.nics, strict=True)):
             found.setdefault(port, []).append(rank)
@@ -38,7 +38,7 @@ class Places:
         return index(list(zip(self.hosts, self.nics, strict=True)))
 
     def end_name(self, rank: int, inside: bool) -> str:
-        """Return the name of one endpoint of a link.
+        """Return the name of the endpoint of a link.
 
         For a link inside a host, the name is `h1:rank3`. For a link between hosts, the name is `h1:eth0`, or `h1` if
         the host has only one NIC.
@@ -56,7 +56,10 @@ def nic_name(host: str, nic: str | None) -> str:
 
 
 def index(labels: Sequence[Any]) -> Array:
-    """Assign a number to each label, counted from 0 in order of appearance. Equal labels get equal numbers."""
+    """Give each label a number. New labels are numbered from 0 in the order in which they appear.
+
+    Equal labels get equal numbers.
+    """
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
@@ -64,9 +67,9 @@ def index(labels: Sequence[Any]) -> Array:
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
     """Return the class of each row.
 
-    Rows of one class should be equally fast. Pairs inside a rack are one class, and pairs across racks are another
-    class. With more than two hosts, each class is divided by rail. A class with few rows becomes part of the largest
-    class.
+    Two rows have the same class if their pairs should be equally fast. Pairs inside a rack are one class, and pairs
+    across racks are another class. With more than two hosts, each rail has its own class, and pairs across rails have
+    another class. A class with few rows becomes part of the largest class.
     """
     hosts = places.hosts
     if inside:

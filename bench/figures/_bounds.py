@@ -1,4 +1,4 @@
-"""Draw the bounds of a panel as named lines on a logarithmic axis of rates."""
+"""Draw the bounds of a panel as lines with names. The axis of rates is logarithmic."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
 def draw(axes: Axes, lines: Mapping[CurveLabel, Sequence[CurvePoint]], others: Sequence[float] = ()) -> int:
-    """Draw each bound of these curves as a named line. Returns the number of bounds that are left out.
+    """Draw each bound of these curves as a named line. Returns the number of bounds that are not drawn.
 
-    Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. A bound that does not apply to
-    all sizes is drawn at its sizes. Call this function after the data are drawn, because it sets the y axis (GB/s,
-    logarithmic).
+    Hard bounds are drawn as solid lines. Reference bounds and traffic bounds are drawn as dashed lines. If a bound
+    applies only to some sizes, its line covers only these sizes. This function sets the y axis (GB/s, logarithmic), so
+    call it after the data are drawn.
 
-    `lines`: the points of each curve by its label.
+    `lines`: the points of each curve, by the label of the curve.
     `others`: rates in the panel that do not belong to `lines`.
     """
     drawn = [point for points in lines.values() for point in points]
@@ -73,12 +73,12 @@ def draw(axes: Axes, lines: Mapping[CurveLabel, Sequence[CurvePoint]], others: S
 def _places(
     curves: Sequence[BoundCurve], low: float, high: float, rates: Sequence[tuple[float, float]]
 ) -> tuple[list[float], float]:
-    """Return the vertical position of each bound's name, and the height that all names need.
+    """Return the vertical position of each bound's name, and the height that the names need together.
 
-    Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
-    upper name is moved up, so that the names do not overlap. If that is not enough, all names are written above the
-    lines and points, in the order of the lines. That is the case if a name would still cover a line, or if names would
-    cover points at both sides of the panel.
+    Both values are fractions of the height of the axis. Each name is written above the line of its bound. If two lines
+    are close to each other, the upper name is moved up so that the names do not overlap. If the names still do not fit,
+    all names are written above the lines and points, in the order of the lines. The names do not fit if a name covers a
+    line, or if names cover points at both sides of the panel.
 
     `rates`: the message size and the rate of each point in the panel.
     """
@@ -95,7 +95,7 @@ def _places(
 def _hides_points(
     curves: Sequence[BoundCurve], places: Sequence[float], low: float, high: float, rates: Sequence[tuple[float, float]]
 ) -> bool:
-    """Check whether the names would cover points at the left and also at the right side of the panel."""
+    """Check whether the names would cover points both at the left side and at the right side of the panel."""
     smallest, largest = min(size for size, _ in rates), max(size for size, _ in rates)
     hidden = {"left": False, "right": False}
     for size, rate in rates:
@@ -110,7 +110,9 @@ def _hides_points(
 
 
 def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
-    """Return a free position for a name above each line, and the position above the uppermost name.
+    """Return a free vertical position above each line for its name.
+
+    Also return the first free position above all names.
 
     `free`: the lowest position that a name may have. All values are shares of the axis.
     """
@@ -122,7 +124,7 @@ def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
 
 
 def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
-    """Return the highest rate that the line of a bound reaches below the bound's name.
+    """Return the highest rate that a bound's line reaches under the bound's name.
 
     The name begins at the left edge of the panel.
     """
@@ -133,7 +135,7 @@ def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
 
 
 def _is_in_the_way(rates: Sequence[tuple[float, float]], places: Sequence[float], low: float, high: float) -> bool:
-    """Check whether the left half of the panel has more points at the height of the names than the right half."""
+    """Check whether names at the left would cover more points than names at the right."""
     if not rates or not places:
         return False
     middle = math.sqrt(min(size for size, _ in rates) * max(size for size, _ in rates))

@@ -97,7 +97,7 @@ def _draw_row(panel: Axes, look: _style.Look, row: Compared, aside: float) -> No
 
 
 def _span(rows: Sequence[Compared]) -> float:
-    """Return the largest factor between a drawn ratio and 1."""
+    """Return the largest factor by which a drawn ratio differs from 1."""
     ends = [row.ratio or 1.0 for row in rows]
     for row in rows:
         if row.estimate is not None:

@@ -1,4 +1,4 @@
-"""Draw, beside a modelled curve, the expected figures of a real machine with their 90 % intervals."""
+"""Draw what a real machine is expected to reach, as 90 % intervals beside a modelled curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HATCH = "////"
 def draw(panel: Axes, look: _style.Look, line: Sequence[CurvePoint], ends: Callable[[Summary], Ends]) -> list[float]:
     """Draw the intervals of a curve as a hatched band.
 
-    Return the values of the band, because the axis must contain them.
+    Return the ends of the intervals, so that the caller can include them in the axis.
     """
     known = [(point.payload_bytes, found) for point in line if (found := ends(point.first)) is not None]
     if not known:

@@ -84,7 +84,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
 
 
 def _facts(grid: Array, lost: Array, verdict: FleetVerdict, num_runs: int) -> list[str]:
-    """Return how many pairs are usual, slow and lost, and the hosts at fault or suspected."""
+    """Return the numbers of slow and lost pairs, the median and the worst pair, and the hosts at fault or suspected."""
     upper = np.triu(np.ones(grid.shape, dtype=bool), 1)
     shares = grid[upper & ~np.isnan(grid)]
     lines = [
@@ -107,7 +107,7 @@ def _no_value(row: Summary) -> float:
 def _mark_lost(panel: Axes, lost: Array) -> None:
     """Write the number of lost runs of each pair on a white corner of the pair's cell.
 
-    The cell outside the corner keeps the colour of the pair's lowest rate.
+    Outside the corner, the cell has the colour of the pair's lowest rate.
     """
     for src, dst in np.argwhere(lost):
         corner = [(dst - 0.5, src + 0.5), (dst + 0.5, src + 0.5), (dst + 0.5, src - 0.5)]

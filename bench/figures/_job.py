@@ -47,7 +47,7 @@ def draw(report: JobReport) -> Figure:
 
 
 def _origin_of(report: JobReport) -> _origin.FigureOrigin:
-    """Return what was traced, the folder of the traces, and the day on which they were recorded."""
+    """Return what the traces recorded, their folder, and the day of the recording."""
     traces = report.explained.job.traces.values()
     folders = sorted({Path(trace.source).parent.name for trace in traces})
     days = [datetime.fromtimestamp(trace.epoch_s, UTC).isoformat() for trace in traces if trace.epoch_s]

@@ -25,10 +25,10 @@ _FEWEST_LETTERS = 18
 
 @dataclass(frozen=True, slots=True)
 class MapFacts:
-    """The main values of a map as texts.
+    """The median, the best and the worst value of a map, as texts.
 
-    `median`: the medians, for the title.
-    `lines`: lines with the medians, the worst pair and the best pair.
+    `median`: a text with the medians, for the title.
+    `lines`: lines of text with the medians, the worst pair and the best pair.
     """
 
     median: str
@@ -36,11 +36,12 @@ class MapFacts:
 
 
 def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_worst: bool) -> MapFacts:
-    """Return the main values of a grid [source, destination]; unknown cells are NaN.
+    """Return the median, best and worst value of a grid [source, destination]. Unknown cells are NaN.
 
-    `usual`: for each cell, the median of all pairs within a node or of all pairs between nodes. The value is None if
-    the map compares all pairs with each other.
-    `order`: the rank of each row and column. If the grid is smaller, a cell covers several ranks.
+    `usual`: for each cell, the median over all pairs of the same kind (within a node or between nodes). `usual` is None
+        if the map uses one median for all pairs.
+    `order`: the rank of each row and column of the map. If the grid is smaller than `order`, each cell covers several
+        ranks.
     """
     if usual is None:
         kinds = {"": grid}
@@ -57,7 +58,7 @@ def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_wor
 
 
 def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> str:
-    """Return the lowest or highest value and, if a cell covers one pair, the ranks of the pair."""
+    """Return the lowest or the highest value. If a cell covers only one pair, also return the ranks of the pair."""
     source, target = divmod(int(find(values)), len(values))
     where = ""
     if len(values) == len(order):
@@ -66,7 +67,10 @@ def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> s
 
 
 def write_beside(figure: Figure, panel: Axes, lines: Sequence[str]) -> None:
-    """Write lines at the right of the only map of a figure. The figure does not yet have its heading."""
+    """Write lines to the right of the map, if the figure has only one map.
+
+    Call this function before the heading is added.
+    """
     room = _style.WIDTH_IN - figure.get_figheight() - _BESIDE_IN  # the map is about as wide as the figure is high
     letters = max(round(room * _LETTERS_PER_IN), _FEWEST_LETTERS)
     wrapped = [part for line in lines for part in textwrap.wrap(line, letters)]

@@ -1,4 +1,4 @@
-"""Describe the origin of a figure: what was measured, modelled or imported, on which machine, in which run, when."""
+"""Describe the origin of a figure: what was measured, modelled or imported, on which machine, in which run and when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.results.headline import NamedRun, machine_words
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """The machine, cluster, run and date of a figure, and whether the machine was busy.
+    """The origin of a figure: machine, cluster, run and date, and whether the machine was busy.
 
     Each fact is a text, and empty texts are not shown.
     """
@@ -53,13 +53,16 @@ def _cluster(headers: Sequence[Header], run: NamedRun | None) -> str:
 
 
 def _logs(headers: Sequence[Header]) -> str:
-    """Return the name of the imported log, or the number of logs; "" if nothing was imported."""
+    """Return the name of the imported log, or the number of logs if there are several.
+
+    Return "" if nothing was imported.
+    """
     names = sorted({str(header.imported.get("source")) for header in headers if header.imported})
     return f"{len(names)} logs" if len(names) > 1 else "".join(Path(name).name for name in names)
 
 
 def dates(started: Iterable[str]) -> str:
-    """Return the first and the last day of these times, or a single day if both days are equal: `2026-11-21`."""
+    """Return the first and the last day of these times. If both are the same day, return this day: `2026-11-21`."""
     days = sorted({each[:10] for each in started if each})
     if not days:
         return "date not stated"
@@ -67,7 +70,7 @@ def dates(started: Iterable[str]) -> str:
 
 
 def kind_of(rows: Iterable[Summary]) -> str:
-    """Return the first word of an origin: whether rows are measured, modelled or imported."""
+    """Return the first words of an origin: MEASURED, MODELLED or IMPORTED."""
     kinds = {
         "IMPORTED from other tools' logs" if row.imported else "MODELLED, not measured" if row.modelled else "MEASURED"
         for row in rows

@@ -26,7 +26,7 @@ _REMARK = (
 def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
-    """Draw one panel for each pattern and world.
+    """Draw one panel for each pattern, number of nodes and number of GPUs per node.
 
     `measured`: the measured points as (basis, pattern, nodes, GPUs per node, bytes, seconds).
     """
@@ -72,9 +72,9 @@ def curves(
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the highest bandwidth of a panel with its interval.
+    """Return the highest bandwidth of a panel as text, with the interval of this bandwidth.
 
-    If no bandwidth of the panel has a median, return only the upper end of the highest interval.
+    If no bandwidth of the panel has a median, the text has only the highest upper end of all intervals.
     """
     known = [row for row in rows if row["busbw_bytes_per_s"]]
     if not known:

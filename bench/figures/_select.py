@@ -97,14 +97,14 @@ def draw(selection: Selection) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Amount:
-    """An amount of work: its number of samples, and its name in the figure."""
+    """An amount of work: a number of samples, and the name of this amount in the figure."""
 
     samples: float
     words: str
 
 
 def _million(selection: Selection) -> _Amount:
-    """Return a million tokens if the user gave the length of the training in tokens, else a million samples."""
+    """Return a million tokens if the user gave the length of the training in tokens, else return a million samples."""
     tokens = selection.question.workload.model.tokens
     if selection.limits.tokens is None or tokens is None:
         return _Amount(_MILLION, "a million samples")
@@ -112,7 +112,7 @@ def _million(selection: Selection) -> _Amount:
 
 
 def _times(samples_per_s: Sequence[DrawnRange], samples: float) -> tuple[list[DrawnRange], str]:
-    """Return the times of a number of samples, and their unit."""
+    """Return how long each machine takes for the given number of samples, and the unit of these times."""
     seconds = [DrawnRange(samples / each.high, samples / each.middle, samples / each.low) for each in samples_per_s]
     longest = max(each.middle for each in seconds)
     scale, unit = next(span for span in _SPANS if longest >= span[0] * span[1])[1:]
@@ -122,7 +122,10 @@ def _times(samples_per_s: Sequence[DrawnRange], samples: float) -> tuple[list[Dr
 def _ranges(
     axes: Axes, shown: Sequence[Candidate], ranges: Sequence[DrawnRange | None], look: _Looks, title: str, unit: str
 ) -> None:
-    """Draw a range bar with its middle for each machine, and write the range beside the bar."""
+    """For each machine, draw a bar from the low to the high end of its range, with a mark in the middle.
+
+    Write the range beside the bar.
+    """
     for row, (machine, found) in enumerate(zip(shown, ranges, strict=True)):
         if found is None:
             axes.text(0.02, row, "no price", transform=axes.get_yaxis_transform(), va="center")
@@ -136,12 +139,12 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence[int]) -> str:
-    """Set the axis of range bars, and return ", logarithmic" for a logarithmic axis, else "".
+    """Set the axis of range bars. Return ", logarithmic" if the axis is logarithmic, else "".
 
     The axis usually begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. The
     axis has room for the text beside each bar.
 
-    `more_letters`: the number of letters that follow the text of each range.
+    `more_letters`: for each range, the number of letters written after the range's text.
     """
     letters = [len(each.text()) + 2 + more for each, more in zip(ranges, more_letters, strict=True)]
     low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
@@ -157,7 +160,7 @@ def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence
 
 
 def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle: bool) -> None:
-    """Draw a range. A range without a middle is pale."""
+    """Draw a range. A range with an unknown middle is drawn in a pale colour."""
     width = found.high - found.low
     axes.barh([row], [width], left=found.low, color=look.colour, height=0.45, alpha=0.9 if has_middle else _PALE)
     if has_middle:
@@ -168,16 +171,19 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
 
 
 def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
-    """Set the axis of machines. The names at the left panel also apply to the right panel."""
+    """Set the axis of machines.
+
+    The left panel shows the names of the machines. The right panel has the same rows without names.
+    """
     axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(False, axis="y")
 
 
 def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: _Looks) -> None:
-    """Draw the range of each machine's ratio to the best machine.
+    """For each machine, draw the range of its ratio to the best machine.
 
-    If a range contains 1, it is uncertain which of the two machines is better.
+    If a range contains 1, it is uncertain whether this machine or the best machine is better.
     """
     decisions = {each.other.name: each for each in selection.verdicts if each.by == selection.by}
     drawn, more_letters = [DrawnRange(1.0, 1.0, 1.0)], [len(_REFERENCE)]
@@ -207,7 +213,7 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
     """Draw the parts of each machine's step, and the interval of the whole step's time.
 
-    Only the interval is drawn if no median is known.
+    If the medians are unknown, draw only the interval.
     """
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
@@ -240,7 +246,7 @@ def _lines(
     """Draw one band for each machine.
 
     `words`: a function that returns the label of a value on the x axis.
-    `amount`: the amount of work. The y axis shows its cost or time.
+    `amount`: the amount of work. The y axis shows the cost or the time of this amount of work.
     """
     scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:
@@ -265,9 +271,9 @@ def _lines(
 
 
 def _plain(*each: Axis) -> None:
-    """Label ticks without exponents, at 1, 2 and 5 times powers of ten.
+    """Label the ticks 1, 2 and 5 times powers of ten, without exponents.
 
-    If the axis spans less than a decade, also label 3 and 7 times powers of ten.
+    If the axis spans less than a decade, ticks at 3 and 7 times powers of ten are labelled, too.
     """
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -293,9 +299,9 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Return a remark that names the machines on which larger models do not fit in memory.
+    """Return a remark that names the model size from which on a machine runs out of GPU memory.
 
-    The curves of these machines end at this model size.
+    The curve of such a machine ends at this model size.
     """
     ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
     return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []

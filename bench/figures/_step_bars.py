@@ -1,4 +1,4 @@
-"""Draw the steps of ranks as bars that are divided into the parts of the step, with a legend of the visible parts."""
+"""Draw the steps of ranks as bars, divided into the parts of the step. The legend has only the visible parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Parts = Mapping[StepPart, float]  # seconds
 
 
 def visible(bars: Sequence[Parts]) -> list[Parts]:
-    """Return the bars of one figure with only the parts that are wide enough to see in at least one bar.
+    """Return the bars of one figure. Leave out parts that are too narrow to see in every bar.
 
-    The other parts are added to `other`.
+    The time of the narrow parts is added to the part `other`.
     """
     least_s = _LEAST_SHARE * max((sum(bar.values()) for bar in bars), default=0.0)
     wide = [part for part in StepPart if any(bar[part] > least_s for bar in bars) and part is not StepPart.OTHER]
@@ -50,7 +50,7 @@ def draw(panel: Axes, bars: Sequence[Parts]) -> float:
 
 
 def largest(bars: Sequence[Parts]) -> str:
-    """Return the two largest parts of all bars together: `compute 91 %, exchange 6 %`."""
+    """Return a text with the two parts that take most time, summed over all bars: `compute 91 %, exchange 6 %`."""
     sums = {part: sum(bar.get(part, 0.0) for bar in bars) for part in StepPart}
     whole = sum(sums.values()) or 1.0
     most = sorted(sums, key=lambda part: -sums[part])[:_MOST_NAMED]
@@ -68,7 +68,7 @@ def handles(bars: Sequence[Parts]) -> list[Patch]:
 
 
 def remarks(whole: Sequence[Parts], drawn: Sequence[Parts]) -> list[str]:
-    """Return a remark that names the parts which `other` contains because they are too narrow to see."""
+    """Return a remark that names the parts that are too narrow to see. Their time is in `other`."""
     folded = [part for part in StepPart if any(bar[part] > 0 for bar in whole) and part not in drawn[0]]
     names = ", ".join(TITLES[part] for part in folded)
     return [f"other contains {names}: each at most {100 * _LEAST_SHARE:g} % of the longest bar"] if folded else []

@@ -1,7 +1,7 @@
-"""Give figures a common look: colours, panels, axes, the heading with the origin, the legend, and files.
+"""Give all figures the same style: colours, panels, axes, the heading with the origin, the legend, and files.
 
 Figures are drawn without pyplot, so there is no global state and no display is needed. A figure is 10 inches wide at
-200 dots per inch, and its smallest text has 9 points. The figure is therefore readable at a width of 1000 pixels.
+200 dots per inch, and its smallest text has 9 points. All text is therefore readable at a width of 1000 pixels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise loo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The colour, marker and dashes of one series. A series has the same look in every panel."""
+    """How one series is drawn: its colour, marker and dashes. A series is drawn in the same way in every panel."""
 
     label: str
     colour: str
@@ -73,9 +73,9 @@ class Look:
 
 
 def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
-    """Return the looks of series by label.
+    """Return how each series is drawn, by the label of the series.
 
-    `series`: the transport of each label.
+    `series`: for each label, the transport of the series.
 
     A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
     dashes.
@@ -93,14 +93,17 @@ def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
 
 
 def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of the instance types of one figure, by name. No two of them have the same marker."""
+    """Return how each instance type of a figure is drawn, by the name of the type.
+
+    Each instance type has its own marker.
+    """
     return {name: Look(name, *look) for name, look in colours.of_machines(names).items()}
 
 
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
-    """Return looks for things that are neither transports nor machines, such as algorithms.
+    """Return how to draw series that are neither transports nor machines, such as algorithms.
 
-    After eight looks, the colours repeat in other tones, with other markers and dashes.
+    After the eighth series, the colours repeat in other tones, with other markers and dashes.
     """
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):
@@ -114,7 +117,7 @@ def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with equal panels in columns, and the axes of the panels.
+    """Return a figure with panels of equal size in columns, and the axes of the panels.
 
     `height_in`: the height of one row of panels in inches.
     """
@@ -134,7 +137,10 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
 
 
 def panel_title(panel: Axes, title: str, result: str) -> None:
-    """Write the title of a panel and its main result. If the text is too long for one line, it has two lines."""
+    """Write the title of a panel, and the main result of the panel.
+
+    If the text is too long for one line, it has two lines.
+    """
     whole = f"{title}: {result}"
     panel.set_title(whole if len(whole) <= _PANEL_LETTERS else f"{title}:\n{result}", fontsize=TEXT)
 
@@ -152,7 +158,8 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the first words of the origin, such as MEASURED. `sign` adds the other words.
+    `kind`: the words at the beginning of the line below the title, such as MEASURED. The function `sign` adds the rest
+        of this line.
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
@@ -200,8 +207,8 @@ def _columns(widths: Sequence[float]) -> int:
 
     `widths`: the widths of the labels in inches.
 
-    Matplotlib fills one column after the other. If the columns cannot have equal lengths, the first columns have one
-    more label.
+    In a legend, matplotlib fills one column after the other. If the columns cannot have equal lengths, the first
+    columns have one more label.
     """
     for columns in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         rows, longer = divmod(len(widths), columns)
@@ -221,7 +228,8 @@ def _width_in(text: str) -> float:
 def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title.
 
-    If the text is too long, the longest facts are left out, and the text says how many facts are missing.
+    If the text is too long, the longest facts are left out. The text then ends with the number of facts that were left
+    out.
     """
     for text in figure.texts:
         if text.get_gid() == "origin":
@@ -235,9 +243,9 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
 
 
 def _origin_lines(parts: Sequence[str]) -> list[str]:
-    """Return the lines of an origin. A line is broken only between parts, unless a part is longer than a line.
+    """Return the lines of an origin, in which ` | ` separates the parts.
 
-    Bars separate the parts of a line. No line begins or ends with a bar.
+    A part is divided only if it is longer than a line. No line begins or ends with ` | `.
     """
     lines: list[str] = []
     for part in parts:
@@ -254,7 +262,7 @@ def line_with_errors(
 ) -> None:
     """Draw a series.
 
-    `errors`: how far the intervals reach below and above each point.
+    `errors`: the distances of each point from the lower and the upper end of its interval.
     """
     panel.errorbar(
         xs,
@@ -340,7 +348,7 @@ def curve(
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     """Set a binary logarithmic x axis (8, 1K, 1M, ...).
 
-    The largest and the smallest size have a label. The sizes between them are labelled where there is room.
+    The largest and the smallest size have a label. The other sizes are labelled where there is room.
     """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
@@ -358,7 +366,7 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def log_limits(values: Iterable[float]) -> tuple[float, float]:
-    """Return the limits of a logarithmic axis of these values.
+    """Return the limits of a logarithmic axis that shows these values.
 
     The axis is a little wider than the values and spans at least a factor of 10.
     """
@@ -371,7 +379,7 @@ def log_limits(values: Iterable[float]) -> tuple[float, float]:
 def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s, logarithmic)") -> None:
     """Set a logarithmic y axis of rates (0.1, 1, 10, ...).
 
-    If the axis spans only a few powers of ten, also label the values between the powers.
+    If the axis spans only a few powers of ten, values between the powers are labelled, too.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)
@@ -385,7 +393,7 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
 def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
     """Set a logarithmic y axis of times (10 us, 1 ms, ...).
 
-    If the axis spans only a few powers of ten, also label 2 and 5 times these powers.
+    If the axis spans only a few powers of ten, the values 2 and 5 times a power of ten are labelled, too.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)
@@ -400,7 +408,7 @@ def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return a text as one line that matplotlib shows literally.
+    """Return a text in one line, so written that matplotlib shows each character unchanged.
 
     Hidden characters are replaced by visible escapes. Two or more `$` are escaped, because matplotlib reads `$...$` as
     a formula.
@@ -464,8 +472,8 @@ def _described(svg: str, figure: Figure) -> str:
 def describe(figure: Figure) -> str:
     """Return a description of a figure in words.
 
-    The description names the origin, the panels and the series of the figure. It ends with the remarks below the
-    panels.
+    The description names the origin, the panels and the series of the figure. The description ends with the remarks
+    below the panels.
     """
     texts = [text.get_text().replace("\n", " ") for text in figure.texts[1:]]
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]

@@ -1,6 +1,6 @@
 """Draw the errors of predictions by class.
 
-Each system is predicted without its own rows. Each row is drawn as a point.
+A system is predicted without its own measurements. Each row is drawn as a point.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS = {
 
 
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
-    """Draw the ratio of predicted to measured time.
+    """Draw the ratio of predicted time to measured time.
 
     The left panel shows all rows by size. The right panel shows rows of large sizes by class.
     """
@@ -117,5 +117,5 @@ def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Seque
 
 
 def _positions(index: int, num: int) -> list[float]:
-    """Return `num` positions side by side, centred on the position of the class with this index."""
+    """Return `num` positions next to each other, centred on the position of the class with this index."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

@@ -20,9 +20,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `bandwidth`, which shows the slowest group at each size.
+    """Return one figure, `bandwidth`. If a pattern has several groups, the figure shows the slowest group at each size.
 
-    Return an empty list for a document without bandwidth.
+    Return an empty list if the document has no bandwidth.
     """
     rows = _chosen(document)
     if not rows:

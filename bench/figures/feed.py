@@ -1,4 +1,4 @@
-"""Draw the rates of reading a data set: a line of points for each format and way of reading, the fastest first."""
+"""Draw the rates of reading a data set: a row of points for each file format and reading method, the fastest first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `feed`, with a panel for each state of the cache. All panels have the same axis of rates."""
+    """Return one figure, `feed`, with a panel for each state of the cache. All panels share one axis of rates."""
     if not document.feeds:
         return []
     fastest = feed_words.fastest_first(document)
@@ -64,7 +64,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _rates(one: Fed) -> list[float]:
-    """Return all rates that the row of a result shows, in GB/s."""
+    """Return all rates, in GB/s, that are drawn in the row of a result."""
     ends = [one.payload_bytes / end for end in (one.low_s, one.high_s) if end]
     others = [getattr(one, name) for name in _MARKERS]
     return [rate / 1e9 for rate in (one.bytes_per_s, *ends, *others) if rate]

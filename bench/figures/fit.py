@@ -78,7 +78,7 @@ def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
 
 
 def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
-    """Return, for each job, the fit of the group with the longest time at the largest size."""
+    """For each job, return the fit of one group: the group with the longest time at the largest size."""
     slowest: dict[str, Fit] = {}
     for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
         slowest[fit.job] = fit
@@ -136,8 +136,8 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 def _draw_fit(panel: Axes, look: _style.Look, fit: Fit) -> None:
     """Draw a line for each segment, and a tick at n1/2 of the last segment.
 
-    The size n1/2 reaches half the bandwidth of this segment. The panel prints this bandwidth. If the model does not
-    fit, the lines are dotted and have no tick.
+    At the size n1/2, the last segment reaches half its bandwidth. The panel prints the bandwidth of the last segment.
+    If the model does not fit, the lines are dotted and have no tick.
     """
     for segment in fit.segments:
         sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
@@ -160,10 +160,10 @@ def _half(segment: Segment) -> float | None:
 
 
 def _named(label: CurveLabel, headline: str) -> str:
-    """Return a headline after the name of its curve.
+    """Return the text for a panel: the name of a curve, followed by the headline of its fit.
 
-    A long name is left out, because the legend below the panels also shows the name. The headline does not say that a
-    curve is modelled, because the panel says so.
+    A name that is too long is left out, because the legend below the panels also shows it. The text does not say that a
+    curve is modelled, because the panel already says so.
     """
     name = str(replace(label, modelled=False))
     return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline
@@ -185,9 +185,9 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """Return the latency to draw, in seconds.
+    """Return the latency to draw for a segment, in seconds.
 
-    If the interval of the latency contains zero, the result is the upper end of the interval.
+    If the interval of the latency contains zero, return the upper end of the interval.
     """
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
 

@@ -23,11 +23,11 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `latency`, which shows the slowest group at each size.
+    """Return one figure, `latency`. If a pattern has several groups, the figure shows the slowest group at each size.
 
     Return an empty list if the document has no isolated times.
 
-    A pattern without sizes (barrier) gets a remark instead of a panel.
+    A pattern without sizes (barrier) has a remark instead of a panel.
     """
     rows = _chosen(document)
     if not rows:
@@ -80,10 +80,11 @@ def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
 
 
 def _band(point: CurvePoint) -> tuple[float, float]:
-    """Return the lower and the upper end of a point's band, in seconds.
+    """Return the lower and the upper end of the band that is drawn at a point, in seconds.
 
-    The band reaches from the fastest to the slowest launch. With only one launch, the band reaches from the fastest
-    sample to the 95th percentile. If these times are unknown, the band has no height.
+    If there are several launches, the band reaches from the fastest to the slowest launch. If there is only one launch,
+    the band reaches from the fastest sample to the 95th percentile. If these times are unknown, the band is the
+    interval of the median. If the interval is unknown, too, the band has no height.
     """
     if point.spread:
         return point.spread
@@ -102,7 +103,7 @@ def _remarks(points: list[CurvePoint]) -> list[str]:
 
 
 def _floor_handle(rows: list[Summary]) -> list[Line2D]:
-    """Return the legend entry of the floors, if there are any."""
+    """Return the legend entry for the latency floors. Return an empty list if the rows have no floors."""
     kinds = {row.floor_kind for row in rows if row.floor_s}
     if not kinds:
         return []

@@ -1,7 +1,7 @@
 """Draw maps of all pairs of ranks: the bandwidth of the largest size, and the time of the smallest size.
 
-The row of a cell is the source and its column is the destination. Ranks are sorted by rack and host. Frames mark the
-parts that `linkbench diagnose` finds slow.
+The row of a cell is the source rank, and the column is the destination rank. Ranks are sorted by rack and host. Frames
+mark the parts that `linkbench diagnose` finds slow.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    A value for both directions, such as the time of half a round trip or a two-way bandwidth, fills both cells of a
-    pair. The cell of an unmeasured direction is grey.
+    Some values apply to both directions, such as half a round-trip time or a two-way bandwidth. A value for both
+    directions fills both cells of the pair. If a direction was not measured, its cell is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -65,7 +65,7 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _counted(pairs: set[tuple[int | None, int | None]]) -> str:
-    """Return the number of pairs; if each rank copied within its own memory, return the number of ranks."""
+    """Return the number of pairs. If each rank copied within its own memory, return the number of ranks."""
     return f"{len(pairs)} {'ranks' if all(src == dst for src, dst in pairs) else 'pairs'}"
 
 
@@ -127,10 +127,10 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class PairMap:
-    """One panel of pairs, the rows of its values, and a function that returns the value of a row.
+    """The content of one map: its rows, and a function that returns the value of a row.
 
-    `least_is_worst`: True if small values are bad, such as rates; False if large values are bad, such as times.
-    `symmetric`: whether a row applies to both directions of its pair.
+    `least_is_worst`: True if small values are bad, as for rates. False if large values are bad, as for times.
+    `symmetric`: whether each row applies to both directions of its pair.
     """
 
     title: str
@@ -169,10 +169,10 @@ def _times(rows: list[Summary]) -> PairMap | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """Return the number of ranks in each row and column of the map.
+    """Return how many ranks share one row and one column of the map.
 
-    In a small world, this number is 1. In a large world, a row has the ranks of one or more whole nodes. The map then
-    has at most `_MOST_CELLS` rows and columns.
+    In a small world, every rank has its own row and column. In a large world, a row covers the ranks of one or more
+    whole nodes. The map then has at most `_MOST_CELLS` rows and columns.
     """
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
@@ -197,10 +197,10 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
-    """Return for each cell the median of all pairs within a node or of all pairs between nodes.
+    """Return the usual value of each cell: the median over all pairs of the same kind (within a node or between nodes).
 
-    Return None if one colour scale is enough for all pairs. One scale is enough for pairs of only one of these types,
-    for similar medians, or if a cell has several ranks.
+    Return None if one colour scale is enough for all pairs. One scale is enough if all pairs are of one kind, if the
+    two medians are similar, or if a cell covers several ranks.
     """
     if len(grid) != len(order):
         return None
@@ -219,7 +219,7 @@ def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], s
 
     Adjacent cells share a frame.
 
-    `share`: the number of ranks in each row and column.
+    `share`: how many ranks share one row and one column.
     """
     at = []
     for end in accused.ends:
@@ -251,7 +251,7 @@ def _is_of(rank: int, name: str, places: Places) -> bool:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return runs of consecutive numbers, as (first, last)."""
+    """Return the ranges of consecutive numbers, each as (first, last)."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -262,9 +262,9 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: PairMap) -> None:
-    """Draw a grid of ranks in this order. Cells with NaN are grey.
+    """Draw the map of a grid whose rows and columns are the ranks in `order`. Cells with NaN are grey.
 
-    If there is room, ranks are labelled by host names.
+    If there is room, the labels of the ranks are host names.
     """
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), shown.least_is_worst)
     panel.set_title(shown.title, fontsize=_style.TEXT)
@@ -301,7 +301,7 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
-    """Write the ranks' numbers beside the map, and the hosts' names farther out."""
+    """Write the numbers of the ranks beside the map, and the names of the hosts farther out."""
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_ticks(range(len(order)), [str(rank) for rank in order], minor=True)
     panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT)
@@ -311,10 +311,10 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
 
 
 def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
-    """Return a colour scale that spans at least a factor of 2, so that noise does not look like a fault.
+    """Return a colour scale that spans at least a factor of 2. With a shorter scale, noise would look like a fault.
 
-    A scale that is too short is extended beyond the worst value. The scale is logarithmic if it spans more than a
-    factor of 5.
+    If the values span less than this, the scale is extended beyond the worst value. The scale is logarithmic if it
+    spans more than a factor of 5.
     """
     if least_is_worst:
         low = min(low, high / 2)
@@ -326,8 +326,8 @@ def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: whether to write the value into the upper left corner of a cell, because the lower right corner has
-    another mark.
+    `corner`: for each cell, whether the value is written into the upper left corner of the cell. In such a cell, the
+    lower right corner has another mark.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

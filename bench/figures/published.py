@@ -29,15 +29,16 @@ _World = tuple[str, int | None, int | None]  # pattern, ranks, nodes
 
 
 def applies(document: Document) -> bool:
-    """Check whether something is published about a world of this document."""
+    """Check whether there are published results for one of this document's patterns and worlds."""
     return bool(_worlds(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `published`. The result is an empty list if there are no published results of these worlds.
+    """Return one figure, `published`.
 
-    If the machine is known, the figure shows published results of its type, of its GPU, or of a GPU with the same
-    links. Otherwise, it shows the results of the machines with the closest bandwidth.
+    Return an empty list if nothing is published about the patterns and worlds of this document. If the machine is
+    known, the figure shows published results of its instance type, of its GPU, or of a GPU with the same links. If the
+    machine is unknown, the figure shows the results of the machines with the closest bandwidth.
     """
     worlds = _worlds(document)
     if not worlds:
@@ -95,18 +96,23 @@ def _worlds(document: Document) -> dict[_World, tuple[list[Summary], list[Refere
 
 
 def _is_comparable(row: Summary) -> bool:
-    """Check whether a row is a collective of a GPU library over a whole world of a known number of ranks."""
+    """Check whether a row can be compared with published results.
+
+    The row must be measured, must be a collective of a GPU library, and must cover a whole world with a known number of
+    ranks.
+    """
     of_gpus = log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates
     measured = bool(row.busbw_bytes_per_s) and not row.modelled
     return of_gpus and measured and row.payload_bytes > 0 and row.topology == "world" and row.num_ranks is not None
 
 
 def _published(header: Header, rows: Sequence[Summary], measured: Sequence[Summary]) -> list[Reference]:
-    """Return the published results to draw beside these rows of one world.
+    """Return the published results to draw beside the rows of one world.
 
-    Results with a known limit are left out. A result is also left out if it was taken from this very measurement.
+    Results that are marked as limited are left out. Results that were taken from the rows in `measured` are also left
+    out.
 
-    `measured`: all rows of the same jobs, including rows without a bandwidth.
+    `measured`: all rows of the same jobs, including rows that have no bandwidth.
     """
     ranks, nodes = rows[0].num_ranks or 0, rows[0].num_nodes
     gpu = catalogue.instance(header.instance).gpu if header.instance else flops.gpu_of(header)

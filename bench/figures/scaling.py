@@ -1,7 +1,8 @@
-"""Draw how the bandwidth or time of each pattern scales with the number of ranks.
+"""Draw how the bandwidth or the time of each pattern changes with the number of ranks.
 
-All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows efficiencies:
-each world's bandwidth relative to the smallest world, and relative to the world's own bound.
+All points of a panel have the same message size. A dotted line shows ideal scaling. A second figure shows two
+efficiencies of each world. The first efficiency compares the world's bandwidth with that of the smallest world. The
+second efficiency compares the world's bandwidth with the world's own bound.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _ABOVE_100 = 106  # top of an axis of efficiencies in percent, so that markers a
 
 
 def applies(document: Document) -> bool:
-    """Check whether a pattern was measured with several numbers of ranks at the same size."""
+    """Check whether some size of a pattern was measured with several numbers of ranks."""
     return bool(_panels(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return `scaling` and, if worlds have a reference, `scaling-efficiency`. Each figure has a panel for each pattern.
+    """Return the figure `scaling`. If worlds have a reference, also return the figure `scaling-efficiency`.
 
-    Return an empty list if the document has only one world.
+    Each figure has a panel for each pattern. Return an empty list if the document has only one world.
     """
     panels = _panels(document)
     return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
@@ -74,10 +75,10 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _change(series: _Series, rated: bool) -> str:
-    """Return the first and the last value of a panel's first measured curve.
+    """Return how the value of a panel's first measured curve changes from its smallest to its largest world.
 
-    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. The name of the curve is added if the panel has several
-    curves. If no curve is measured, the first curve is used.
+    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. If the panel has several curves, the text also has the
+    name of this curve. If all curves are modelled, the text describes the first curve.
     """
     label = next((label for label, line in series.items() if not line[0].first.modelled), next(iter(series)))
     first, last = series[label][0], series[label][-1]
@@ -91,9 +92,10 @@ def _value(point: CurvePoint, rated: bool) -> float:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """Return a list with one figure: the efficiency in percent at the largest pipelined size.
+    """Return a list with one figure, which shows the efficiency in percent at the largest size (pipelined).
 
-    Scaling inside a node and scaling between nodes have separate curves. The list is empty if no world has a reference.
+    Worlds inside a node and worlds of several nodes have separate curves. If no world has a reference, the list is
+    empty.
     """
     rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
     patterns: dict[str, list[Scaling]] = {}
@@ -140,9 +142,9 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _lasting(shown: Sequence[Scaling]) -> str:
-    """Return the efficiency of the largest world of a panel, with the name of the curve if there are several.
+    """Return the efficiency of the largest world of a panel. If there are several curves, also name the curve.
 
-    Measured worlds are preferred to modelled worlds.
+    A modelled world is used only if no world was measured.
     """
     last = max(shown, key=lambda one: (not one.modelled, one.num_ranks))
     words = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
@@ -174,10 +176,10 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """Return for each pattern the series with more than one world.
+    """For each pattern, return the series that have more than one world.
 
     All rows have the same message size: the largest size that was requested for every world. If any world has a bus
-    bandwidth, a world with a single rank is left out, because it has no bus bandwidth.
+    bandwidth, worlds with a single rank are left out, because one rank has no bus bandwidth.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
@@ -198,14 +200,14 @@ def _panels(document: Document) -> dict[str, _Series]:
 def _has_world(row: Summary) -> bool:
     """Check whether this suite measured the row on a whole world of known size.
 
-    Return False for rows of groups, because groups share links. Return False for rows of imported logs as well.
+    Return False for rows of groups, because groups of one job share links. Return False for rows of imported logs, too.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Return the mode to draw. The mode is pipelined if any pipelined row has a bandwidth, and otherwise isolated."""
+    """Return the mode to draw. Return "pipelined" if any pipelined row has a bandwidth, else "isolated"."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -215,7 +217,7 @@ def _label(row: Summary) -> str:
 
 
 def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:
-    """Return the largest size that every series requested for every number of ranks."""
+    """Return the largest message size that all series requested for all numbers of ranks."""
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
@@ -226,7 +228,7 @@ def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:
 
 
 def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePoint]:
-    """Return the point of the slowest case at this size for each number of ranks."""
+    """For each number of ranks, return the point of the slowest case at the given message size."""
     worlds = curves.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
     return [
         max(curves.points_of_cases(document, worlds[num]), key=lambda point: point.seconds) for num in sorted(worlds)
@@ -234,7 +236,7 @@ def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePo
 
 
 def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> bool:
-    """Draw a series with its intervals and bounds, and a dotted line at the value of the smallest world.
+    """Draw a series with its intervals and bounds. Draw a dotted line at the value of the series' smallest world.
 
     Return whether the series has bounds.
     """
@@ -259,8 +261,8 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
     """Return the lower end, the middle and the upper end of a point.
 
-    `ends`: the shorter and the longer time in seconds; None if only the median is known.
-    `rated`: whether the value is the busbw in GB/s rather than a time in microseconds.
+    `ends`: the shorter and the longer time of the interval in seconds, or None if only the median is known.
+    `rated`: if True, the values are busbw in GB/s. If `rated` is False, the values are times in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)
     if rated:
@@ -271,7 +273,7 @@ def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) ->
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
     """Label the axis of ranks.
 
-    `nodes`: the number of nodes of each world, by number of ranks.
+    `nodes`: the number of nodes for each number of ranks.
     """
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))

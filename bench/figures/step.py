@@ -56,9 +56,9 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def shown_ranks(one: TrainedStep) -> list[int]:
-    """Return the ranks of a step that a picture shows.
+    """Return the ranks that a picture of a step shows.
 
-    If the step has too many ranks, the picture shows the ranks that wait least and the ranks that wait most.
+    If a step has too many ranks, the picture shows the ranks that wait least and those that wait most.
     """
     waits = one.parts_s[StepPart.IMBALANCE]
     if len(waits) <= _MOST_RANKS:

@@ -1,6 +1,6 @@
 """Draw the speed-up of training steps by number of ranks.
 
-Each panel has the measured, the predicted and the ideal speed-up, and the speed-up that the links allow at most.
+Each panel shows the measured, the predicted and the ideal speed-up, and the largest speed-up that the links allow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return the figure `step-scaling`, with a panel for each job and type of scaling.
 
-    Return an empty list if no job measured a step on several numbers of ranks.
+    Return an empty list if every step was measured on only one number of ranks.
     """
     if not document.step_scalings:
         return []
@@ -68,19 +68,19 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _bounds(one: StepScaling) -> list[tuple[float, float]]:
-    """Return the number of ranks and the bound of each point.
+    """Return (number of ranks, bound) for each point that has a bound.
 
-    The result is empty unless at least two numbers of ranks have a bound.
+    Return an empty list if fewer than two points have a bound.
     """
     found = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
     return found if len(found) > 1 else []
 
 
 def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[float, float]]:
-    """Return the number of ranks and the predicted speed-up of each point that has a predicted step.
+    """Return (number of ranks, predicted speed-up) for each point whose step was predicted.
 
-    A measured speed-up is relative to the first measured step. A predicted speed-up is therefore relative to the first
-    predicted step. The result is empty if the first point has no prediction.
+    Measured speed-ups are relative to the first measured step. Predicted speed-ups are relative to the first predicted
+    step. The result is empty if the step of the first point was not predicted.
     """
     first = one.points[0]
     if first.job not in expected:

@@ -23,7 +23,7 @@ _MOST_HOSTS = 12
 def render(
     gate: GateResult, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
 ) -> str:
-    """Return the certificate as Markdown. `document`: all measurements of the run, including the retests."""
+    """Return the certificate as Markdown. `document`: all measurements of the run, including retests."""
     verdict = "PASSED" if gate.passed else "FAILED"
     lines = [f"# Acceptance certificate: {verdict}", "", f"{page.conclusion(gate)}.", ""]
     lines += [f"- {name}: {value}" for name, value in _facts(gate, document, plan, issued)]

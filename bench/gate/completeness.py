@@ -1,4 +1,7 @@
-"""Find the rows that a rule judges, and the missing rows. A requested row that is absent is always a fault."""
+"""Find the rows that a rule judges, and the missing rows.
+
+If a row was requested but is absent, this is always a fault.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,17 @@ _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, byt
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """Return the modes that a demand is about. An empty tuple means any mode."""
+    """Return the modes of the rows that a demand judges.
+
+    An empty tuple means that the demand judges rows of all modes.
+    """
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """Return the rows that a demand judges, and the rows that would be judged if their transport fitted the rule."""
+    """Return the rows that a demand judges, and the rows that it would judge if they had another transport."""
     judged, elsewhere = [], []
     headers = {job: header for job, header in run.document.headers.items() if header.pattern in rule.patterns}
     for row in run.document.summaries:
@@ -55,7 +61,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """Yield a fault for each pattern, named size and requested row that a demand needs but that the run lacks."""
+    """Yield a fault for each pattern, named size or requested row that a demand needs but that the run lacks."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})
@@ -90,10 +96,10 @@ def _absent_of_log(
 
 
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
-    """Yield a fault for each missing row that the plan or a job's first header requested, even if no rule selects it.
+    """Yield a fault for each missing row that was requested, even if no rule selects the row.
 
-    `known`: the faults found so far. This function yields no second fault for a failed job or a missing row that is
-    already in `known`.
+    `known`: the faults that were found so far. If a failed job or a missing row is already in `known`, no second fault
+        is reported for the same job or row.
     """
     explained = set()
     reported: set[_Place] = set()
@@ -114,9 +120,9 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """Map each job to the cases and worlds that it should measure.
+    """For each job, return the cases and worlds that it should have measured.
 
-    A job has two cases if the plan and the header of the job's first launch state different cases.
+    A job has two cases if its plan and the header of its first launch state different cases.
     """
     sources: list[tuple[str, Case | None, World]] = []
     for name, planned in run.planned().items():
@@ -138,7 +144,10 @@ def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
 def _absent_of_pattern(
     pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """Yield a fault if a pattern has no row at all, otherwise a fault for each named size without a row."""
+    """Yield a fault if a pattern has no row.
+
+    If the pattern has rows, yield a fault for each named size without a row.
+    """
     if not there and elsewhere:
         facts = {"expected": rule.transports, "pattern": pattern, "found": elsewhere}
         yield GateFault(FaultCode.TRANSPORT_OTHER, facts, pattern=pattern)
@@ -172,7 +181,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
 
 
 def _has_metric(row: Summary, limit: Demand) -> bool:
-    """Check whether this kind of row has the demand's metric.
+    """Check whether rows of this kind have the metric of the demand.
 
     A matrix that another tool printed has either rates or times.
     """
@@ -183,7 +192,7 @@ def _has_metric(row: Summary, limit: Demand) -> bool:
 
 
 def _fits_header(header: Header, rule: GateRule) -> bool:
-    """Check whether all rows of this imported job match the rule."""
+    """Check whether an imported job matches the rule. If the job matches the rule, all its rows match the rule."""
     return (
         header.pattern in rule.patterns
         and (not rule.transports or header.transport in rule.transports)
@@ -199,10 +208,11 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 
 
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
-    """Check whether rows of this job may match the rule. Only the factors in the job's case are compared.
+    """Check whether the rule can apply to rows of this job.
 
-    The case does not state the nodes and ranks of a group. Before a job has a header, its transport may be `auto`,
-    which matches every rule. The header names the transport that was used.
+    Only the options in the job's case are compared with the rule's requirements. The nodes and ranks of a group are not
+    compared, because a case does not state them. Before a job has run, its transport may be `auto`, which matches every
+    rule. After the job has run, its header states the transport that was used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:
@@ -219,7 +229,7 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 
 
 def _header_has_factors(header: Header, rule: GateRule) -> bool:
-    """Check whether the job has the factor values that the rule requires.
+    """Check whether the job's case has the values that the rule requires in `factors`.
 
     A log of another tool records no factors, so it never matches a rule that names factors.
     """
@@ -254,7 +264,7 @@ def _sizes_of(row: Summary) -> set[int]:
 
 
 def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFault]:
-    """Yield a fault for each skipped row that matches a demand, with the reason."""
+    """Yield a fault for each skipped row that a demand selects. The fault states the reason for the skip."""
     modes = modes_of(rule, limit)
     for row in run.document.skipped:
         header = run.document.headers.get(str(row.get("job")))
@@ -289,7 +299,7 @@ def _absent_of_job(
     limit: Demand,
     excused: set[_Place],
 ) -> Iterator[GateFault]:
-    """Yield a fault for each size, mode and group that a job should have measured but that no attempt measured."""
+    """Yield a fault for each missing row (size, mode and group) of a job that no attempt of the job measured."""
     modes = modes_of(rule, limit)
     wanted_modes = [mode for mode in case.modes if not modes or mode in modes]
     wanted_sizes = [size for size in case.sizes if _fits_size(size, rule)]
@@ -350,7 +360,7 @@ def _absent_groups(
 ) -> Iterator[str | None]:
     """Yield the name of each group without a row.
 
-    Yield a single None if rows are missing but their groups are unknown.
+    If rows are missing but their groups are unknown, yield None once.
     """
     there = set(there)
     if groups is not None:

@@ -1,8 +1,8 @@
 """Judge a run by a rules file.
 
-The run fails if anything is missing, unknown or unproven. Each cause is a failure with a name. A row that a rule
-selects must be valid evidence: measured, verified, converged, and with enough ranks. Its figure must meet the demand.
-Every requested row must be present, and no job or row may have failed.
+A run passes only if all evidence is present, known and valid. Every cause of a failure has a name (GateFailure). A row
+that a rule selects counts only if it was measured, verified and converged, and has enough ranks. The figure of the row
+must meet the demand. Every requested row must be present, and no job or row may have failed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.results.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class JudgedDemand:
-    """One demand of one rule, with its result.
+    """The result of one demand of one rule.
 
-    `worst` is the row closest to its limit, or None if no row was judged.
+    `worst`: the row that is closest to the limit, or that misses the limit most. None if no row was judged.
     """
 
     rule: str
@@ -37,7 +37,7 @@ class JudgedDemand:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one row was judged and there is no fault."""
+        """Whether the demand passed: at least one row was judged, and there is no fault."""
         return not self.faults and self.worst is not None
 
 
@@ -61,28 +61,28 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """The faults of the whole run, and then the faults of the demands and of the publication rules."""
+        """All faults: first those of the whole run, then those of the demands, then those of the publication rules."""
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)
 
     @property
     def passed(self) -> bool:
-        """Whether there is no fault and every demand was judged."""
+        """Whether the run passed: there is no fault, and every demand judged a row."""
         if self.all_faults or not (self.judged or self.findings):
             return False
         return bool(self.judged or not self.rules.rules) and all(demand.passed for demand in self.judged)
 
     @property
     def names(self) -> dict[GateFailure, int]:
-        """The number of faults under each failure's name, in the order of GateFailure."""
+        """How many faults have each name, in the order of GateFailure."""
         found = [fault.name for fault in self.all_faults]
         return {name: found.count(name) for name in GateFailure if name in found}
 
 
 @dataclass(frozen=True, slots=True)
 class _DemandRows:
-    """The rows that a demand selects (`selected`), and the selected rows that meet the demand (`met`)."""
+    """`selected`: the rows that a demand selects. `met`: the selected rows that meet the demand."""
 
     demand: JudgedDemand
     selected: list[Summary]
@@ -90,7 +90,7 @@ class _DemandRows:
 
 
 def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateResult:
-    """Judge a run by the newest measurement of each row.
+    """Judge a run. For each row, its newest measurement counts.
 
     The older measurements that a retest replaced are in `superseded`.
     """
@@ -136,7 +136,7 @@ def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateRe
 
 
 def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
-    """Return the parts of a failed run that a retest must measure."""
+    """Return which parts of a failed run to measure again."""
     took_part = {host for header in run.document.headers.values() for host in hosts(header)}
 
     def of_status(status: NodeStatus) -> list[str]:
@@ -148,7 +148,7 @@ def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
 
 
 def unreadable(rules: Rules, name: str, error: str) -> GateResult:
-    """Return the verdict on a run that exists but cannot be read. `error`: why it cannot be read."""
+    """Return the verdict on a run that exists but cannot be read. `error`: why the run cannot be read."""
     return GateResult(name, rules, (GateFault(FaultCode.RUN_UNREADABLE, {"error": error}),))
 
 

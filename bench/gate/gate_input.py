@@ -1,4 +1,4 @@
-"""Collect the input of a gate: a run's document, records, plan and outcomes, and the networks that its logs name."""
+"""Collect what a gate needs to judge a run: the document, records, plan, outcomes, and networks that its logs name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """Return None, which means that no published figure is known for the row."""
+    """Return None, because without a source of published figures no figure is known."""
     return None
 
 
@@ -45,17 +45,17 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: the attempts from which `document` was derived, as (name, header, records). The name is `job` or
+    `attempts`: for each attempt in `document`, its name, header and records. The name is `job` or
     `job#2`.
-    `warnings`: messages about parts of the run's files that could not be read.
-    `networks`: the networks that each job's log names.
-    `inconsistent`: faults about rows that contradict their headers.
-    `baseline`: the run to compare with. If it is None, `no_baseline` says why.
-    `now`: the current time, from which the ages of figures follow.
+    `warnings`: messages about damaged parts of the run's files.
+    `networks`: for each job, the networks that its log names.
+    `inconsistent`: faults of rows that contradict their job's header.
+    `baseline`: the run to compare with. If `baseline` is None, `no_baseline` says why.
+    `now`: the time at which the gate judges the run, from which the age of the run follows.
     `published`: a function that looks up published figures.
 
-    Records do not keep their sample times, because the times of a whole run may exceed the memory. The only exception
-    is the first time of the warm-up.
+    The records have no sample times, because the times of a whole run may not fit into memory. Only the first time of
+    the warm-up is kept.
     """
 
     name: str
@@ -72,11 +72,11 @@ class GateInput:
     published: Published = no_figures
 
     def planned(self) -> dict[str, Mapping[str, Any]]:
-        """Return the jobs of the plan by name; an empty mapping without a plan."""
+        """Return the jobs of the plan by name, or an empty mapping if there is no plan."""
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
-        """Return the case, the world and the last header of every job that was planned or has results."""
+        """Return the case, the world and the last header of each job. Include planned jobs and jobs with results."""
         found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
         for name, job in self.planned().items():
             world = job.get("world")  # an imported job has no world
@@ -88,7 +88,10 @@ class GateInput:
         return found
 
     def network_of(self, job: str) -> frozenset[str]:
-        """Return the networks that carried a job's messages between nodes; empty if they are unknown."""
+        """Return the networks that carried a job's messages between nodes.
+
+        If the networks are unknown, the result is empty.
+        """
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
@@ -98,9 +101,10 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """Return the networks that NCCL reported to the `nccl` transport, with the names that rules use.
+    """Return the networks that NCCL used for the `nccl` transport, by the names that rules files use.
 
-    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters shows which network was used.
+    NCCL reports both InfiniBand and RoCE as `ib`. The type of the node's network adapters shows whether InfiniBand or
+    RoCE was used.
     """
     if header.num_nodes == 1:
         return frozenset()
@@ -127,7 +131,10 @@ def attempt_number(attempt: str) -> int:
 
 
 def world_of(header: Header) -> World | None:
-    """Return the nodes and ranks that took part. Return None if an imported log does not state them."""
+    """Return the nodes and the ranks that took part in the measurement.
+
+    Return None if an imported log does not state these numbers.
+    """
     if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:
@@ -137,7 +144,7 @@ def world_of(header: Header) -> World | None:
 
 
 def groups_of(header: Header) -> Sequence[Any]:
-    """Return the rounds of groups of a job. The result is empty if the groups are unknown."""
+    """Return the rounds of a job, in which its groups measure. The result is empty if the groups are unknown."""
     case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.is_ladder:
         return ()
@@ -153,7 +160,10 @@ def is_imported(row: Summary) -> bool:
 
 
 def import_status(header: Header) -> str:
-    """Return how an imported run ended: ok, failed, truncated or unknown. Return "" for a job that was not imported."""
+    """Return the status of an imported run: ok, failed, truncated or unknown.
+
+    Return "" for a job that was not imported.
+    """
     return str(header.imported.get("status") or "unknown") if header.imported else ""
 
 
@@ -168,7 +178,10 @@ def hosts(header: Header) -> tuple[str, ...]:
 
 
 def gpu_names(header: Header) -> list[str]:
-    """Return the GPU names that the nodes' drivers print. For an imported log, add the GPU names in the log."""
+    """Return the names of the GPUs, as the drivers of the nodes report them.
+
+    For an imported job, also return the GPU names in its log.
+    """
     names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
     if header.imported:
         names += header.facts.get("gpus", "").split(", ")
@@ -176,12 +189,12 @@ def gpu_names(header: Header) -> list[str]:
 
 
 class RowHosts:
-    """Finds the hosts of rows. The groups of each job are computed once, because a job may have thousands of rows."""
+    """Finds the hosts of rows. Finds the hosts of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
-        """Prepare the hosts of each job.
+        """Store the hosts of each job.
 
-        `headers`: the header of each job by its name.
+        `headers`: the headers of the jobs, by job name.
         """
         self._headers = headers
         self._hosts = {job: hosts(header) for job, header in headers.items()}
@@ -197,9 +210,10 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """Return the hosts of a group, such as the group of a failed row.
+        """Return the hosts of a group, given only its name.
 
-        If the job chose its pairs while it measured, the name of the pair states the ranks.
+        For example, a failed row states only the name of its group. If a job chose its pairs while it measured, the
+        name of a pair states its two ranks.
         """
         header = self._headers.get(job)
         if header is None or group == "world":
@@ -213,9 +227,9 @@ class RowHosts:
         return self._of_ranks(job, pair[0][:2] if pair else ())
 
     def of_job(self, job: str) -> tuple[str, ...]:
-        """Return all hosts of an attempt, or of all attempts of a planned job.
+        """Return all hosts of a job. `job`: an attempt, or a planned job.
 
-        The result is empty if the job has no header.
+        A planned job has the hosts of all its attempts. The result is empty if the job has no header.
         """
         if job in self._hosts:
             return self._hosts[job]
@@ -244,7 +258,7 @@ def networks_in(log: Iterable[str]) -> frozenset[str]:
 
 
 def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Map each planned job to the rows of all its attempts. The rows of one attempt are together."""
+    """Map each planned job to the rows of all its attempts. Rows of the same attempt follow each other."""
     of_attempt: dict[str, list[Summary]] = {}
     for row in rows:
         of_attempt.setdefault(row.job, []).append(row)
@@ -255,5 +269,5 @@ def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def pair_rows(rows: Iterable[Summary]) -> Iterator[Summary]:
-    """Return an iterator over the measured rows of pairs."""
+    """Return the rows of pairs, without modelled rows."""
     return (row for row in rows if row.src is not None and not row.modelled)

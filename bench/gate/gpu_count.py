@@ -1,7 +1,7 @@
-"""Find faults about the number of GPUs per node.
+"""Find faults in the number of GPUs per node.
 
-A node that lost seven of eight GPUs reports one GPU. The reported number must therefore be compared with an expected
-number.
+For example, a node that lost seven of its eight GPUs reports one GPU. The reported number must therefore be compared
+with an expected number.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bench.hardware.catalogue import instance, instances
 
 
 class _HostGpus(NamedTuple):
-    """The GPUs of a host in one job.
+    """How many GPUs a host has, and how many of them a job used.
 
     `shown`: the number of GPUs that the driver reports, or None if the driver reports no GPUs.
-    `used`: the largest number of GPUs that any job measured on the host.
+    `used`: the largest number of GPUs that one job measured on the host.
     `confined`: whether the driver shows each rank only its own GPU (Slurm's --gpus-per-task). `shown` then equals
     `used`.
     """
@@ -39,8 +39,8 @@ class _HostGpus(NamedTuple):
     def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
         """Choose one of three codes.
 
-        Return `confined` if the driver shows each rank only its own GPU, `unreported` if the driver reports no GPUs,
-        else `shown`.
+        Return `confined` if the driver shows each rank only its own GPU. Return `unreported` if the driver reports no
+        GPUs. In all other cases, return `shown`.
         """
         if self.confined:
             return confined
@@ -51,7 +51,10 @@ _Counts = Mapping[str, Mapping[str, _HostGpus]]  # job -> host -> its GPUs
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield a fault for each node with fewer GPUs than its instance type has, or with an unexpected number of GPUs."""
+    """Yield a fault for each node with fewer GPUs than its instance type has.
+
+    Also yield a fault for each unexpected number of GPUs.
+    """
     headers = run.document.headers
     measured = {
         job: header
@@ -70,7 +73,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _counts(measured: Mapping[str, Header]) -> _Counts:
-    """Count the GPUs of every host of each job. Hosts without recorded facts are included."""
+    """Count the GPUs of every host of each job. Hosts for which no facts were recorded are included."""
     shown = {job: _shown(header) for job, header in measured.items()}
     used: dict[str, int] = {}
     confined: set[str] = set()
@@ -99,9 +102,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the function uses
-    the largest number of GPUs that a job measured. The node fails only if the driver shows all GPUs of the host
-    (`_HostGpus.certain`).
+    If bench.yaml states a smaller number, for example for a container, this number is no fault. If the driver reports
+    no GPUs, the number of GPUs that jobs used is compared with the instance type. The host fails only if its driver
+    shows all GPUs (`_HostGpus.certain`). If the driver may hide GPUs, the host can neither pass nor fail.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -119,7 +122,8 @@ def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> It
 def _unexpected(run: GateInput, expected: int, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each number of GPUs that differs from the expected number.
 
-    The numbers come from bench.yaml, from a node's driver, and from what was measured.
+    Three numbers are checked: the number in bench.yaml, the number that each driver reports, and the number that the
+    jobs used.
     """
     stated = _stated(run)
     if stated is None:
@@ -146,15 +150,15 @@ def _facts(host: str, gpus: _HostGpus) -> dict[str, object]:
 
 
 def _used(header: Header) -> int:
-    """Return how many GPUs of each node a job measured: one per rank, or one in total if the ranks shared a GPU."""
+    """Return how many GPUs of each node a job measured: one for each rank, or only one if the ranks shared a GPU."""
     return 1 if shares_gpu(header, ()) else header.ranks_per_node or 0
 
 
 def _stated(run: GateInput) -> int | None:
-    """Return the GPUs per node according to bench.yaml; None if unknown.
+    """Return the number of GPUs per node according to bench.yaml, or None if unknown.
 
-    The number is the value of `ranks_per_node`. Without this key, the function returns the number of GPUs of the
-    instance type.
+    The number is the value of the key `ranks_per_node`. If the key is missing, the function returns the number of GPUs
+    of the instance type.
     """
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")

@@ -1,7 +1,7 @@
 """Find stored rows that contradict their header, for example because somebody edited the file.
 
-The case, the world and the pattern determine the ranks, the size and the factors of a row. This module recomputes these
-values. A row with other values is no valid evidence.
+The case, the world and the pattern of a job determine the ranks, the size and the factors of its rows. This module
+recomputes the ranks, the size and the factors of each row. A row that has other values is not valid evidence.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Gate
 
 
 class _JobCase:
-    """What a job's header says about its rows: the case, the pattern, and the ranks of each group."""
+    """What the header of a job determines for its rows: the case, the pattern, and the ranks of each group."""
 
     def __init__(self, header: Header) -> None:
         self.case = None if header.imported else own_case(header.case)
@@ -59,7 +59,7 @@ class _JobCase:
         self._groups: dict[str, Group] | None = None
 
     def group(self, record: Record) -> Group | None:
-        """Return a row's group; None if the case has no group with this name."""
+        """Return the group of a row, or None if the case has no group with this name."""
         if self.case is not None and self.case.is_ladder:
             ends = (record.src, record.dst)
             ranks = tuple(rank for rank in ends if _is_count(rank))
@@ -123,9 +123,9 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """Recompute the bus factor and the bytes that must leave a rank or a node, and compare them with the row.
+    """Recompute a row's bus factor, and the bytes that must leave a rank or a node.
 
-    Modelled rows are not checked, because they have no hosts.
+    Compare the recomputed values with the row. Modelled rows are not checked, because they have no hosts.
     """
     at = [host_of(header, rank) for rank in group.ranks]
     if header.modelled or None in at:

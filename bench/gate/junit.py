@@ -1,8 +1,8 @@
 """Write a gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
 
-The file has one <testsuite>. The run as a whole, each demand, each publication rule and each node have a <testcase>.
-The `type` of a <failure> is a name from GateFailure (gate/messages.py). The text of a <failure> has one line for each
-fault.
+The file has one <testsuite>. There is a <testcase> for the whole run, for each demand, for each publication rule and
+for each node. The `type` of a <failure> is a name from GateFailure (gate/messages.py). In a <failure>, each fault has
+one line of text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_LINES = 200  # the text of one failure has at most this many lines
 
 
 def render(gate: GateResult, timestamp: str) -> bytes:
-    """Return the whole file. `timestamp`: ISO 8601 without a time zone, in UTC."""
+    """Return the whole file. `timestamp`: a time in UTC in the format ISO 8601, without a time zone."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
     failed = _case(suite, "run", "the run as a whole", _named(gate.faults), [page.sentence(one) for one in gate.faults])
     for demand in gate.judged:
@@ -53,7 +53,7 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 def broken(name: str, what: str, timestamp: str) -> bytes:
     """Return a file with one test case in state `error`, for a run that could not be judged.
 
-    The file replaces an older file, because the older file may show that an earlier run passed.
+    The file replaces an older file that may show that an earlier run passed.
     """
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
@@ -85,7 +85,7 @@ def _named(faults: Sequence[GateFault]) -> list[str]:
 
 
 def _case(suite: ElementTree.Element, kind: str, title: str, names: Sequence[str], lines: Sequence[str]) -> int:
-    """Add a test case. Return 1 if it failed, else 0. `names`, `lines`: the names and texts of its failures."""
+    """Add a test case. Return 1 if it failed, else 0. `names`, `lines`: the names of the failures, and their texts."""
     case = ElementTree.SubElement(suite, "testcase", classname=f"bench.gate.{kind}", name=_clean(title), time="0")
     if not names:
         return 0
@@ -108,7 +108,7 @@ def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: i
 
 
 def _clean(text: str) -> str:
-    """Replace each control character and surrogate, which XML 1.0 forbids, by a visible mark."""
+    """Replace characters that XML 1.0 forbids (control characters and surrogates) by a visible mark."""
     return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

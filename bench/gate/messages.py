@@ -1,8 +1,8 @@
-"""Define the failures of a gate: a name for each failure, a code for each exact cause, and the message templates.
+"""Define why a gate fails: names of failures, a code for each precise cause, and message templates.
 
-`GateFailure` has the names. These names are few and stable, so CI systems can search for them. docs/gate.md explains
-each name. `FaultCode` has the codes, and each code belongs to one name. Program logic and tests read only codes and
-facts, so the templates here may change freely.
+`GateFailure` has the names. There are few names, and they rarely change, so CI systems can search for them.
+docs/gate.md explains each name. `FaultCode` has a code for each precise cause, and each code belongs to one name.
+Program logic and tests read only codes and facts, so the templates here may change freely.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class FaultCode(Code):
     failure: GateFailure
 
     def __new__(cls, value: str, failure: GateFailure, template: str) -> Self:
-        """Create a member of the enum, with the failure that it explains."""
+        """Create a member of the enum. `failure`: the name of the failure to which the code belongs."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.failure, member.template = failure, template
@@ -657,7 +657,7 @@ class FaultCode(Code):
 
 @unique
 class NodeCode(Code):
-    """The reasons for a node's verdict other than faults of the run."""
+    """Reasons for the verdict on a node that are not faults of the run."""
 
     NO_EVIDENCE = (
         "no-evidence",

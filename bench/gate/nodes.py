@@ -2,7 +2,7 @@
 
 A node passes only if both of these conditions are true:
 - A row that was measured on this node alone met its demand, or measurements of pairs show that the node is not slow.
-- The node is not a possible cause of any fault of the run.
+- The run has no fault that this node may have caused.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _MOST_REASONS = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeReason:
-    """The reason for a node's verdict. The reason is either a fault of the run or a NodeCode.
+    """A reason for the verdict on a node. The reason is either a fault of the run or a NodeCode.
 
-    `failure`: the name of the fault, or None for a NodeCode.
-    `where`: the job or the row of the fault, for example "allreduce 1M pipelined".
+    `failure`: the name of the failure, or None for a NodeCode.
+    `where`: the job or the row in which the fault occurred, for example "allreduce 1M pipelined".
     """
 
     code: Code
@@ -86,12 +86,12 @@ class NodeReason:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key of a reason. Equal reasons have equal keys."""
+        """The key of a reason. The key of the reason, which is the same for two equal reasons."""
         return self.code, json.dumps(self.facts, sort_keys=True, default=str), self.failure or "", self.where
 
     @property
     def text(self) -> str:
-        """The reason as text: "too-low: allreduce 1M pipelined: busbw must be at least 1 GB/s"."""
+        """The reason as text, for example "too-low: allreduce 1M pipelined: busbw must be at least 1 GB/s"."""
         words = self.code.words(self.facts)
         return ": ".join(filter(None, (self.failure, self.where, words))) if self.failure else words
 
@@ -100,7 +100,7 @@ class NodeReason:
 class NodeVerdict:
     """The verdict on one host.
 
-    `num_rows`: the number of judged rows in which the host took part, including pairs.
+    `num_rows`: the number of judged rows in which the host took part. Rows of pairs are included.
     `reasons`: why the host failed or cannot be judged, and when it was measured again.
     """
 
@@ -114,8 +114,8 @@ class NodeVerdict:
 class _Case:
     """The evidence about a host.
 
-    `accusing`: reasons why the host fails.
-    `open`: reasons why the host cannot be judged.
+    `accusing`: reasons for which the host fails.
+    `open`: reasons for which it is undecided whether the host is good.
     """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class _Case:
 
 
 def diagnosed(run: GateInput) -> Diagnosis | None:
-    """Diagnose this run's pairs. Return None if it has no pairs."""
+    """Diagnose this run's pairs. Return None if the run has neither pairs nor enough similar logs."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
         found = pair_evidence.diagnosed(headers, (asdict(row) for row in pair_rows(run.document.summaries)))
@@ -136,7 +136,7 @@ def diagnosed(run: GateInput) -> Diagnosis | None:
 
 
 def _of_logs(run: GateInput) -> Diagnosis | None:
-    """Diagnose imported logs of similar jobs on different hosts. Return None if there are too few of them."""
+    """Diagnose hosts from imported logs of similar jobs. Return None if there are too few similar logs."""
     if sum(bool(header.imported) for header in run.document.headers.values()) < LEAST_RUNS:
         return None
     runs = explain_stored.imported(run.attempts)
@@ -163,7 +163,10 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """Return the hosts that the diagnosis calls healthy, if a job measured valid pairs between enough hosts."""
+    """Return the hosts that the diagnosis calls healthy.
+
+    If no job measured valid pairs between enough hosts, the result is empty.
+    """
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -177,9 +180,9 @@ def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozen
 
 
 def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """Yield a fault for each slow part of the diagnosis, and for the hosts without a verdict.
+    """Yield a fault for each slow part that the diagnosis found, and a fault for the hosts without a verdict.
 
-    `asked`: whether the rules demand a diagnosis.
+    `asked`: whether the rules file demands a diagnosis.
     """
     if diagnosis is None:
         if asked:
@@ -234,10 +237,10 @@ def nodes(
 
     `judged`: the rows that a rule or the diagnosis uses.
     `good`: the rows that met a demand, and the hosts that are not slow according to measurements of pairs.
-    `retested`: the start of the new measurement of each host that was measured again.
+    `retested`: for each host that was measured again, when this measurement started.
 
-    A row of several nodes proves nothing about a single node. The row of a pair is an exception: if the row is good,
-    both hosts may pass.
+    A row that was measured on several nodes does not prove that a single one of them is good. A good row of a pair is
+    an exception, because it proves that both hosts are good.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -258,7 +261,7 @@ def nodes(
 def _cases(
     run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
 ) -> dict[str, _Case]:
-    """Collect the evidence about each host from the diagnosis and from all faults, with or without named hosts."""
+    """Collect the evidence about each host from the diagnosis and from all faults, including faults without a host."""
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
     cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
     for part in diagnosis.accused if diagnosis else ():
@@ -305,7 +308,7 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 def _vouches(row: Summary) -> bool:
     """Check whether the row can prove that a node is good.
 
-    It can if data crossed a link, or if copies inside one GPU measured the GPU's memory.
+    A row can prove that a node is good if data crossed a link, or if the row measured copies in the memory of one GPU.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
@@ -317,7 +320,7 @@ def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Yield the planned hosts that took no part. Hosts are recognised by their names in bench.yaml."""
+    """Yield the hosts that were planned but took no part. Hosts are recognised by their names in bench.yaml."""
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
@@ -328,9 +331,10 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield (fault, hosts that the fault concerns, whether these hosts fail because of the fault).
+    """Yield (fault, hosts, accuses) for each fault.
 
-    A fault that names no host concerns all hosts.
+    `hosts`: the hosts that the fault is about. If a fault names no host, it concerns all hosts.
+    `accuses`: whether these hosts fail because of the fault.
     """
     rows = {place(row): row for row in run.document.summaries}
     named = {
@@ -359,7 +363,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of a slow part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
+    """Return the hosts of a slow part. A NIC has one host, and a link has two hosts. A rack's uplink has no host.
 
     Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """
@@ -374,5 +378,5 @@ def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
 
 
 def place(row: Summary | GateFault) -> tuple[Any, ...]:
-    """Return a key that distinguishes a row from the other rows of its run."""
+    """Return a key that identifies a row within its run."""
     return row.job, row.pattern, row.mode, row.payload_bytes, row.group

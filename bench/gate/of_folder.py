@@ -49,7 +49,7 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
 
 @collector.paused()  # thousands of rows stay in use until the last demand is judged
 def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None]:
-    """Judge `args.run`. Return the verdict and the run's document, which is None if the run cannot be read."""
+    """Judge `args.run`. Return the verdict and the run's document. The document is None if the run cannot be read."""
     rules = _rules(args.rules)
     path = collect.find(args.run, args.results)
     try:
@@ -71,7 +71,10 @@ def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Print `linkbench report RUN --certificate [RULES]`. The exit code is 0 only if the run passed."""
+    """Print the certificate of a run (command `linkbench report RUN --certificate [RULES]`).
+
+    The exit code is 0 only if the run passed.
+    """
     if args.format not in ("table", "markdown"):
         raise UsageError(f"a certificate is a page of Markdown: remove --format {args.format}")
     path = collect.find(args.run, args.results)
@@ -121,7 +124,10 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     warnings: list[str] = []
 
     def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
-        """Yield each attempt, and then drop its sample times, because the times of all attempts may fill the memory."""
+        """Yield the attempts one by one. Drop the sample times of each attempt after use.
+
+        The times of all attempts together may fill the memory.
+        """
         for job, attempt in runs.attempts_in_turn(path, warnings):
             yield job, attempt
             if rules.rules:
@@ -169,7 +175,10 @@ def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
 
 
 def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
-    """Return the run with the document of its baseline, or with the reason why it has no baseline."""
+    """Return the run together with its baseline run.
+
+    If the baseline cannot be used, return the run with a fault that says why.
+    """
     try:
         base = collect.find(name, results)
         if base.resolve() == path.resolve():

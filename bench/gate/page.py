@@ -35,7 +35,7 @@ _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
 def table(gate: GateResult, width: int = PIPED_WIDTH) -> str:
-    """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes.
+    """Return the verdict, the failures, and the tables of demands, publication rules and nodes.
 
     `width`: the number of characters in a line.
     """
@@ -105,7 +105,7 @@ def conclusion(gate: GateResult) -> str:
 
 
 def kept(findings: Sequence[PublicationFinding]) -> str:
-    """Count the publication rules that the run follows, and name the broken rules.
+    """Count the publication rules that the run keeps, and list the numbers of the broken rules.
 
     Example: "11 of 12 rules kept; broken: 2".
     """
@@ -122,7 +122,7 @@ def kept(findings: Sequence[PublicationFinding]) -> str:
 
 
 def remarks(gate: GateResult) -> list[str]:
-    """Return remarks about retests, modelled rows, and the number of rows that no rule judges."""
+    """Return sentences about retests, about modelled rows, and about the rows that no rule judges."""
     lines = [f"retest of {retest.started}, after: {'; '.join(retest.reasons)}" for retest in gate.retests]
     lines += _replaced_pairs(each for each in gate.superseded if each.now is None)
     alone = [replaced(each) for each in gate.superseded if each.now is not None]
@@ -140,16 +140,16 @@ def remarks(gate: GateResult) -> list[str]:
 
 
 def next_steps(gate: GateResult) -> list[str]:
-    """Return the command to run after a failed gate; an empty list if the run cannot be measured again."""
+    """Return the command to run after a failed gate. Return an empty list if the run cannot be measured again."""
     if gate.passed or not gate.judged or not _CANNOT_REPEAT.isdisjoint(gate.names):
         return []
     return [f"next: linkbench run --retest {gate.run}  (after a repair, with the same --rules: only what failed)"]
 
 
 def replaced(superseded: Superseded) -> str:
-    """Describe the first result of a row that a retest replaced, and the result that is judged instead.
+    """Describe a row that a retest replaced: its first result, and the new result that the gate judges.
 
-    An example is `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
+    For example: `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
     """
     row = superseded.first
     now = f": {_figure(superseded.now)}" if superseded.now else ", the pairs of its suspects"
@@ -158,7 +158,10 @@ def replaced(superseded: Superseded) -> str:
 
 
 def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> list[str]:
-    """Describe the faults of one name, one sentence each. After `most` sentences, further faults are only counted."""
+    """Describe each fault that has this name in one sentence.
+
+    If there are more than `most` sentences, the other faults are only counted.
+    """
     found: dict[str, None] = {}
     for fault in gate.faults:
         if fault.name == name:
@@ -179,7 +182,7 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
     """Describe one fault with its rule, its row and its figure.
 
-    `demand`: the demand that the row did not meet, or None for a fault of the whole run.
+    `demand`: the demand that the row did not meet. None if the fault concerns the whole run.
     """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
@@ -197,7 +200,10 @@ def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
 
 
 def quantity(value: float, limit: Demand) -> str:
-    """Format a figure in the unit of its demand: a rate, a time, a percentage, or a ratio of times for a baseline."""
+    """Format a figure in the unit of its demand: a rate, a time or a percentage.
+
+    For a baseline, format a ratio of times.
+    """
     if limit.of == "baseline":
         return f"{value:.3f} x"
     if limit.of:
@@ -211,7 +217,7 @@ def _names(gate: GateResult) -> list[GateFailure]:
 
 
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """Describe the replaced pairs of the hosts that a retest measured again, with one line for each job."""
+    """Describe the pairs that a retest replaced. The result has one line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
     for each in superseded:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
@@ -263,7 +269,7 @@ def _node_lines(nodes: Sequence[NodeVerdict], width: int) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """Count the judged jobs and rows, and state how many CPUs and GPUs of each host the jobs used."""
+    """Count the judged jobs and rows. State how many CPUs and GPUs of each host the jobs used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():
@@ -277,7 +283,7 @@ def looked_at(document: Document) -> list[str]:
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
-    """Describe a publication finding. Return each sentence with the faults that it describes."""
+    """Return the sentences about a publication rule. Each sentence has the faults that it describes."""
     found: dict[str, list[GateFault]] = {}
     for fault in finding.faults:
         found.setdefault(fault.what, []).append(fault)
@@ -295,7 +301,7 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
 
 
 def _finding_lines(findings: Sequence[PublicationFinding], width: int) -> list[str]:
-    """Return a line for each publication rule and, below the line, its faults and their rows."""
+    """Return a line for each publication rule. The faults of a rule and their rows are listed below its line."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status
@@ -318,7 +324,7 @@ def _markdown_findings(findings: Sequence[PublicationFinding]) -> list[str]:
 
 
 def _rows(faults: Iterable[GateFault]) -> list[str]:
-    """List the rows of faults, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
+    """List the rows that faults concern, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
     jobs: dict[str, dict[str, dict[str, None]]] = {}
     for fault in faults:
         modes = jobs.setdefault(fault.job or "the whole run", {})
@@ -335,10 +341,10 @@ def _rows(faults: Iterable[GateFault]) -> list[str]:
 
 
 def _demands(demands: Sequence[JudgedDemand], width: int) -> list[str]:
-    """Return a table with a row for each demand.
+    """Return a table with one row for each demand.
 
-    If the rows are too long, the rules become headings. If they are still too long, the failures and the worst row have
-    a line of their own.
+    If the rows are too long, the names of the rules become headings above the rows. If the rows are still too long, the
+    failures and the worst row are on separate lines.
     """
     rows = [[printable.printable(word) for word in _cells(demand)] for demand in demands]
     whole = _columns([_TITLES, *rows])

@@ -1,8 +1,9 @@
 """Check a run by the twelve rules of scientific benchmarking and by three rules of this suite.
 
 T. Hoefler and R. Belli published the twelve rules: "Scientific Benchmarking of Parallel Computing Systems", SC15. The
-suite's own medians, rates, intervals and flags always follow the rules (tests/results/test_own_arithmetic.py). A run
-breaks a rule only if something is missing, or if another tool reported an unsuitable figure.
+values that the suite computes itself always follow the rules: medians, rates, intervals and flags
+(tests/results/test_own_arithmetic.py). A run breaks a rule only if something is missing, or if another tool reported a
+figure that the rule forbids.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class FindingStatus(StrEnum):
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule checks: "run", "rows", "timed rows" or _HOSTS. The text is empty if all rows are imported and
+    `about`: what the rule checks ("run", "rows", "timed rows" or _HOSTS). `about` is empty if all rows are imported and
     the rule cannot judge imported rows.
-    `partly`: whether the rule left out imported rows, because it cannot judge them.
+    `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 
     rule: PublicationRule
@@ -95,7 +96,7 @@ class PublicationFinding:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of the report, with its record and header."""
+    """One row of the report, together with its raw record and the header of its job."""
 
     job: str
     header: Header
@@ -104,7 +105,7 @@ class PublishedRow:
 
     @property
     def is_timed(self) -> bool:
-        """Whether this suite measured the row: it has raw samples of a real operation, and a median."""
+        """Whether this suite measured the row, so that its raw samples and its median exist."""
         return self.record.samples is not None and not self.record.modelled and self.summary.median_s is not None
 
     def fault(self, code: FaultCode, **facts: Any) -> GateFault:
@@ -115,7 +116,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The input of the rules: a run, and the rows of its report with their records."""
+    """A run in the form that the publication rules need: the run, and the rows of its report with their records."""
 
     run: GateInput
     rows: tuple[PublishedRow, ...]
@@ -136,11 +137,11 @@ class PublishedRun:
         return cls(run, tuple(rows))
 
     def timed(self) -> Iterator[PublishedRow]:
-        """Return the rows with raw samples."""
+        """Return the rows that have raw samples."""
         return (row for row in self.rows if row.is_timed)
 
     def measured(self) -> Iterator[tuple[str, Header]]:
-        """Yield the jobs in which this suite took samples. Modelled and imported jobs are left out."""
+        """Yield the jobs that this suite measured with samples. Modelled and imported jobs are left out."""
         for job, header, records in self.run.attempts:
             if not header.modelled and any(record.reported is None for record in records):
                 yield job, header
@@ -155,8 +156,8 @@ class PublishedRun:
 def findings(run: GateInput, rules: Sequence[PublicationRule]) -> tuple[PublicationFinding, ...]:
     """Return one finding for each rule, in the order of the rules.
 
-    A rule about rows is not applicable to a run without rows. A rule about timing is not applicable to a run without
-    timed rows, such as a modelled run.
+    A rule about rows is not applicable if the run has no rows. A rule about times is not applicable if the run has no
+    timed rows, for example because it is modelled.
     """
     if not rules:
         return ()
@@ -186,14 +187,17 @@ def _finding(
 
 
 def _is_there(about: str, run: PublishedRun) -> bool:
-    """Check whether the run has what a rule checks: the run itself, rows, timed rows, or CPU times of the hosts."""
+    """Check whether the run has what a rule needs.
+
+    `about`: "run", "rows", "timed rows" or _HOSTS (CPU times of the hosts).
+    """
     if about == _HOSTS:
         return busy_run(run.run.document).is_known
     return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """Return the run without its imported jobs. These jobs are also removed from the plan."""
+    """Return the run without its imported jobs. The imported jobs are also removed from the plan of the run."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run
@@ -212,7 +216,7 @@ def _without_imported(run: GateInput) -> GateInput:
 
 
 def _ratios(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 1: no ratio is given without its two values."""
+    """Check rule 1: a ratio is given only together with its two values."""
     for row, name, _ in run.reported():
         if _RATIO.search(name.lower()):
             yield row.fault(FaultCode.REPORTED_RATIO_ALONE, statistic=name)
@@ -256,9 +260,9 @@ def _without_reason(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> Iterator[tuple[str, Case | None, Header | None]]:
-    """Yield (job, its case, its first header).
+    """Yield (job, case of the job, first header of the job).
 
-    The case is None if linkbench cannot read it, and the header is None if the file has none.
+    The case is None if linkbench cannot read it. The header is None if the job has no header.
     """
     headers: dict[str, Header] = {}
     for job, header, _ in run.attempts:
@@ -328,7 +332,7 @@ def _same(one: float, other: float) -> bool:
 
 
 def _averages(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 4: rates and ratios are not averaged."""
+    """Check rule 4: no rate and no ratio is an average of rates or ratios."""
     for row, name, _ in run.reported():
         if _AVERAGED_RATE.search(name.lower()):
             yield row.fault(FaultCode.REPORTED_AVERAGE_OF_RATES, statistic=name)
@@ -362,7 +366,7 @@ def _intervals(run: PublishedRun) -> Iterator[GateFault]:
 def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
     """Check rule 6.
 
-    Intervals must come from methods that assume no distribution. No standard deviation may replace an interval.
+    Intervals must be computed by methods that assume no distribution. No standard deviation may replace an interval.
     """
     for job, header in run.measured():
         method = header.settings.get("ci_method")
@@ -374,7 +378,7 @@ def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _verdicts(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 7, which is about comparisons. A single run compares nothing, so it always follows this rule."""
+    """Check rule 7, the rule about comparisons. A single run compares nothing, so it always follows this rule."""
     yield from ()
 
 
@@ -390,7 +394,7 @@ def _tails(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quantile(name: str) -> float | None:
-    """Return the quantile in a statistic's name: 0.99 for `p99_s`, 0.999 for `p99_9_s`.
+    """Return the quantile that a statistic's name states: 0.99 for `p99_s`, 0.999 for `p99_9_s`.
 
     Return None for the median, and for a name that is not a percentile.
     """
@@ -434,7 +438,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
 
 
 def _missing_of_ranks(header: Header) -> Iterator[str]:
-    """Name the required facts about library, launcher, hosts and ranks that a measured job did not record."""
+    """Name the required facts that a measured job did not record, about the library, the launcher, hosts and ranks."""
     library = traits(header.transport)
     for name in library.required_versions:
         if not header.versions.get(name):
@@ -464,7 +468,8 @@ def _missing_hardware(header: Header) -> Iterator[str]:
 def _timing(run: PublishedRun) -> Iterator[GateFault]:
     """Check rule 10.
 
-    Mode, clock, synchronisation and its skew, reductions, calls per sample, warm-up and cache must be recorded.
+    Each job must record the mode, the clock, the synchronisation and its skew, the reductions, the calls per sample,
+    the warm-up and the cache state.
     """
     for job, header in run.measured():
         if not header.clock:
@@ -496,9 +501,9 @@ def _timing_of_row(row: PublishedRow, samples: Samples) -> Iterator[GateFault]:
 
 
 def _has_no_skew(header: Header) -> bool:
-    """Check whether the start skew of ranks is missing though the job could measure it.
+    """Check whether a job did not record its start skew, although it could measure the skew.
 
-    A job can measure the skew only if it synchronises its ranks and if operations complete on the host.
+    A job can measure the skew under two conditions: it synchronises its ranks, and its operations complete on the host.
     """
     if known(header.num_ranks) < 2 or header.clock != "host" or header.settings.get("sync") == "none":
         return False
@@ -518,7 +523,7 @@ def _bounds(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _plots(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 12: each row says why its sampling stopped, and a plotted line has only one point for each size."""
+    """Check rule 12: each row states why its sampling stopped, and each plotted line has one point per size."""
     curves: dict[tuple[str, str, str], list[Summary]] = {}
     for row in run.rows:
         shown = row.summary
@@ -544,13 +549,13 @@ def _convergence(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _consistency(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 14: no two rows contradict each other."""
+    """Check rule 14: no two rows of the run contradict each other."""
     for conflict in run.run.document.conflicts:
         yield GateFault(FaultCode.ROWS_CONTRADICT, {"sentence": conflict.sentence, "code": conflict.code})
 
 
 def _quiet(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 15: nothing else used the hosts while the rows were timed."""
+    """Check rule 15: no other programs used the hosts while the rows were timed."""
     busy = busy_run(run.run.document)
     if busy.matters:
         yield GateFault(FaultCode.BUSY_MACHINE, busy.facts())

@@ -1,4 +1,4 @@
-"""Define the rules of a publication: a name for rules files, a title, and what is true if a run follows the rule."""
+"""Define the publication rules: for each rule, its name in rules files, its title, and the statement that it checks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from bench.core.codes import Code
 
 @unique
 class PublicationRule(Code):
-    """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
+    """The twelve rules of Hoefler and Belli (SC15) have the numbers 1 to 12.
+
+    The suite's own rules have numbers from 13 on.
 
     `value`: the name of the rule in a rules file.
     `template`: the title of the rule.
-    `held`: a statement that is true if a run follows the rule.
+    `held`: a sentence about the run that is true if the run follows the rule.
     `not_judged`: the reason why the rule cannot judge rows from another tool's log. The text is empty if the rule can
     judge such rows.
     """
@@ -23,9 +25,10 @@ class PublicationRule(Code):
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Create a member that also stores two texts.
+        """Create a member of the enum. The new member stores `held` and `not_judged` as attributes.
 
-        `held` says what is true for a run that follows the rule. `not_judged` says why imported rows are not judged.
+        `held`: a sentence about the run that is true if the run follows the rule. `not_judged`: the reason why the rule
+        cannot judge imported rows.
         """
         member = str.__new__(cls, value)
         member._value_ = value
@@ -34,7 +37,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule. The paper has the rules 1 to 12."""
+        """The number of the rule. Rules 1 to 12 are those of the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

@@ -1,4 +1,4 @@
-"""Handle retests. The gate judges the newest measurement of a row, and its page still shows the first result."""
+"""Handle retests. The gate judges the newest measurement of each row, and its page also shows the first result."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _REPAIRABLE = frozenset(
 class Retest:
     """One retest of a run.
 
-    `jobs`: for each job, the suspect hosts whose pairs were measured again. The tuple is empty if all ranks of the job
-    measured again.
+    `jobs`: for each job, the suspected hosts whose pairs were measured again. If the job measured all its ranks again,
+    its value is an empty tuple.
     `reasons`: the verdict before the retest, as text.
-    `failures`: the number of faults under each failure's name in the verdict before the retest.
+    `failures`: how many faults had each failure name before the retest.
     """
 
     started: str
@@ -66,7 +66,7 @@ class Retest:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A row that is no longer judged, because a later attempt of its job measured the row again."""
+    """A row that is no longer judged, because a later attempt of its job measured it again."""
 
     first: Summary
     job: str  # the name of the attempt that is judged instead
@@ -75,13 +75,13 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class RetestPlan:
-    """The parts of a run that a retest measures again.
+    """What a retest measures again.
 
     `sizes`: for each job, the message sizes to measure again, in bytes. An empty tuple means all sizes of the job.
-    `ladders`: the jobs that choose the next pairs from the results so far.
-    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these hosts again.
+    `ladders`: the jobs that choose their next pairs from the results so far.
+    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these suspects again.
     `partners`: hosts that did not fail. The jobs in `ladders` measure the suspects together with these hosts.
-    `failures`: the number of faults under each failure's name.
+    `failures`: for each failure name, the number of faults with this name.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -92,7 +92,7 @@ class RetestPlan:
 
 
 def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tuple[Superseded, ...]]:
-    """Return the document with only the newest measurement of each row, and the rows that were replaced."""
+    """Return the document with only the newest measurement of each row. Also return the rows that were replaced."""
     worlds = {}
     for job, header in document.headers.items():
         worlds[job] = (job_of_attempt(job), header.num_nodes, header.ranks_per_node, hosts(header))
@@ -118,12 +118,15 @@ def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tup
 
 
 def suspects(retests: Sequence[Retest]) -> dict[str, str]:
-    """Map each host whose pairs were measured again to the start of the last retest that measured them."""
+    """For each host whose pairs were measured again, return the start of the last retest of these pairs."""
     return {host: retest.started for retest in retests for of_job in retest.jobs.values() for host in of_job}
 
 
 def _place(world: tuple[Any, ...], row: Summary) -> tuple[Any, ...]:
-    """Return a key of job, ranks and measured quantity. A later row with the same key replaces this row."""
+    """Return a key that identifies what a row measured: the job, the ranks and the measured quantity.
+
+    If two rows have the same key, the later row replaces the earlier row.
+    """
     return (world, row.mode, row.payload_bytes, row.group, row.src, row.dst, row.dtype, row.in_place)
 
 
@@ -133,16 +136,18 @@ def _requested(row: Summary) -> Iterator[tuple[Any, ...]]:
 
 
 def _repaired(row: Mapping[str, Any], measured: Mapping[tuple[Any, ...], int], after: int) -> bool:
-    """Check whether an attempt with a number above `after` measured the failed or skipped row.
+    """Check whether a later attempt measured a row that failed or was skipped.
 
-    `measured`: the number of the last attempt that measured a row, by job, mode, group and size.
+    An attempt is later if its number is above `after`.
+
+    `measured`: for each row (job, mode, group, size), the number of the last attempt that measured the row.
     """
     place = (job_of_attempt(str(row.get("job"))), row.get("mode"), row.get("group"), row.get("requested_bytes"))
     return measured.get(place, 0) > after
 
 
 def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[str, dict[str, str]]:
-    """Return, for each job and each of its suspect hosts, the last attempt that measured the host's pairs again."""
+    """For each job and each suspected host, return the last attempt that measured the pairs of the host again."""
     if not retests:
         return {}
     measured: dict[str, set[str | None]] = {name: set() for name in document.headers}
@@ -162,7 +167,7 @@ def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[st
 
 
 def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the later attempt that measured one of this pair's hosts again; None without such an attempt."""
+    """Return the later attempt that measured a host of this pair again, or None if no attempt did."""
     attempts = again.get(job_of_attempt(row.job), {})
     if not attempts or row.src is None or row.dst is None:
         return None
@@ -176,13 +181,13 @@ def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str
 def plan_of_retest(
     faults: Iterable[GateFault], failed: Sequence[str], others: Sequence[str], planned: Mapping[str, Mapping[str, Any]]
 ) -> RetestPlan:
-    """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
+    """Plan a retest of the failed parts only: the sizes that faults name, and the pairs of hosts that failed.
 
     `failed`: the hosts that failed.
-    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning are preferred.
+    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning of `others` are used first.
 
-    The plan ignores faults that a measurement cannot repair. For example, the run is modelled, or is from another
-    cluster.
+    The plan ignores faults that no measurement can repair. For example, no measurement repairs a modelled run, or a run
+    from another cluster.
     """
     cases = {name: own_case(job["case"]) for name, job in planned.items()}
     ladders = tuple(name for name, case in cases.items() if case is not None and case.is_ladder)

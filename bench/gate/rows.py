@@ -47,9 +47,9 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row's figure and the limit of a demand.
+    """The figure of a row, and the limit that a demand sets.
 
-    The figure and the limit have the unit of the demand: bytes per second, seconds, or a fraction.
+    Both values are in the unit of the demand: bytes per second, seconds, or a fraction.
     """
 
     row: Summary
@@ -59,7 +59,7 @@ class Figure:
 
 
 def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
-    """Return the keys of imported out-of-place rows whose data were checked and correct."""
+    """Return a key for each imported out-of-place row whose data were checked and correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
@@ -68,7 +68,10 @@ def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
 
 
 def _twin(header: Header, row: Summary) -> Twin:
-    """Return a key that an imported in-place row shares with the out-of-place row of the same operation."""
+    """Return the key of an imported row. A key identifies an operation in a log.
+
+    The in-place and the out-of-place row of one operation have the same key.
+    """
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -76,10 +79,12 @@ def _twin(header: Header, row: Summary) -> Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Yield the reasons why a row cannot be judged. Reasons that only follow from the first reason are left out.
+    """Yield the reasons why a row cannot be judged.
 
-    `checked`: the keys of imported out-of-place rows with correct data. The in-place row of the same operation needs no
-    check, because some tools cannot check data in place and print N/A.
+    If the first reason makes other reasons meaningless, the other reasons are left out.
+
+    `checked`: the keys of imported out-of-place rows whose data were correct. Some tools cannot check data in place and
+    print N/A. An unchecked in-place row is therefore accepted if the out-of-place row of the same operation is correct.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -135,7 +140,10 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """Return the figure that a demand is about. If another tool reports only a mean, the mean is used as the time."""
+    """Return the figure of a row that a demand refers to, such as the busbw or the time.
+
+    If another tool reports only a mean time, the mean is used.
+    """
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s
@@ -160,7 +168,8 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     """Yield faults about the row's samples, such as too few samples.
 
-    Imported and modelled rows have no samples and no such faults. The rule decides whether to accept these rows.
+    Imported rows and modelled rows have no samples, so they cannot have faults about samples. The rule itself decides
+    whether such rows are accepted.
     """
     if is_imported(row) or row.modelled:
         return
@@ -175,7 +184,7 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Compare the figures of rows that are valid evidence with a demand.
+    """Compare the figures of rows with a demand. Only rows that are valid evidence are compared.
 
     Return the figures, and the faults of rows that fail the demand.
     """
@@ -200,7 +209,10 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """Return the bound or published figure that is 100 % for a demand such as `80% of bound`; None if unknown."""
+    """Return the bound or the published figure to which the percentage in a demand such as `80% of bound` refers.
+
+    If the bound or figure is unknown, return None.
+    """
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
@@ -223,8 +235,8 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared only with each other. An imported log has only one group. Its figure is therefore
-    compared with the figures in other logs of similar jobs.
+    Pairs inside a node are compared only with each other. An imported log has only one group, the whole world. An
+    imported log is therefore compared with the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
@@ -246,7 +258,7 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Judge rows by the verdicts of `linkbench compare` with the baseline.
+    """Judge rows by the verdicts that `linkbench compare` would give against the baseline.
 
     If a row cannot be compared, it does not meet the demand.
     """

@@ -1,7 +1,7 @@
-"""Define the data types of a rules file (the demands on a run), and the faults for which a run fails.
+"""Define the contents of a rules file, which are the demands on a run. Also define the faults for which a run fails.
 
-`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. `gate/messages.py` has the names of
-failures.
+`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. The module `gate/messages.py` has
+the names of failures.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NETWORKS = ("efa", "ib", "roce", "tcp")
 class Demand:
     """One demand on one metric.
 
-    `side`: "least", "most", or "not-slower". The value "not-slower" refers to the baseline, and `value` is then the
-    largest tolerated change.
-    `of`: `value` is a share of this quantity: "bound", "reference" or "median". If `of` is empty, `value` is in
-    bytes per second or in seconds.
+    `side`: "least", "most", or "not-slower". For "not-slower", the figure is compared with the baseline, and `value` is
+    the largest tolerated change.
+    `of`: the quantity of which `value` is a share ("bound", "reference" or "median"), or "". If `of` is empty, `value`
+    is in bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """
 
@@ -41,18 +41,18 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """A rule: demands on the rows that match all selectors. An empty selector matches any row.
+    """A rule: demands on all rows that match the rule's selectors. An empty selector matches any row.
 
-    `sizes`: sizes in bytes that must each have a row.
+    `sizes`: message sizes in bytes. The run must have a row of each of these sizes.
     `spans`: ranges of sizes, as (smallest, largest) in bytes. Every measured size in a range is judged, and every
     requested size in a range must have a row.
-    `factors`: the required values of other factors, which are settings of the job's case. A pattern without such a
-    factor has no matching row. Logs of other tools record no factors, so these logs have no matching row either.
+    `factors`: the values that the rule requires of other options of the job's case. If a pattern does not have such an
+    option, none of its rows match. Rows of other tools' logs never match, because these logs do not record the options.
     `groups`: names of groups, as shell patterns (node*).
-    `modes`: the modes to judge. If it is empty, demands on rates judge pipelined rows, and demands on times judge
+    `modes`: the modes to judge. If `modes` is empty, demands on rates judge pipelined rows, and demands on times judge
     isolated rows.
     `placement`: in_place or out_of_place.
-    `modelled`: whether modelled rows are also judged.
+    `modelled`: if True, modelled rows are judged as well.
     """
 
     name: str
@@ -80,7 +80,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The expectations of the whole run. An empty field sets no expectation.
+    """What a rules file expects of the whole run. An empty field means that nothing is expected.
 
     `gpus_per_node`: the expected number of GPUs. Each node's driver must report this number, bench.yaml must state it,
         and a job must have used as many GPUs on a node.
@@ -103,10 +103,11 @@ class Expect:
 class Rules:
     """The contents of a rules file.
 
-    `diagnose`: if True, pairs must be measured, and the diagnosis must find no slow part. If None, pairs may be
-    missing, but the diagnosis of measured pairs must find no slow part. If False, there is no diagnosis of pairs.
+    `diagnose`: if True, pairs must be measured, and the diagnosis of these pairs must find no slow part. If None, pairs
+    need not be measured, but the diagnosis of measured pairs must find no slow part. If False, there is no diagnosis of
+    pairs.
     `baseline`: the run that `not slower than baseline` refers to.
-    `publish`: the publication rules that the run must follow. A file without `rules` has only publication rules.
+    `publish`: the publication rules that the run must follow. If a file has no `rules`, it only has publication rules.
     """
 
     name: str
@@ -121,11 +122,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class GateFault:
-    """One fault of a run: what is wrong, and the row or job that the fault is about.
+    """One fault of a run: what is wrong, and in which row or job.
 
-    `got`, `limit`: the measured figure and its limit, in the unit of the demand.
-    `hosts`: the hosts that the fault is about, if they are known and do not follow from the row.
-    `accuses`: whether the hosts fail because of the fault. If False, the hosts do not fail, but they cannot pass.
+    `got`, `limit`: the measured figure and the limit of the demand, in the demand's unit.
+    `hosts`: the hosts that the fault concerns, if they are known and cannot be derived from the row.
+    `accuses`: whether the fault makes these hosts fail. If False, the hosts do not fail because of the fault, but they
+        cannot pass either.
     """
 
     code: FaultCode
@@ -154,5 +156,5 @@ class GateFault:
 
     @property
     def what(self) -> str:
-        """A description of what is wrong, as text."""
+        """A description of the fault, as text."""
         return self.code.words(self.facts)

@@ -60,7 +60,7 @@ def load_rules(path: Path) -> Rules:
 
 
 def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **found: Any) -> Rules:
-    """Build the rules of a whole file. `allow` applies to every rule."""
+    """Build the rules of a whole file. The failures in `allow` are allowed in every rule."""
     if not rules and "publish" not in found:
         raise UsageError("the key 'rules' is missing (or 'publish', for demands on a publication)")
     names = [rule.name for rule in rules]
@@ -76,8 +76,8 @@ def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **foun
 class _Sizes:
     """Sizes in bytes.
 
-    `exact`: sizes that must each have a row. `spans`: ranges of sizes, from the first to the last. `text`: the sizes as
-    typed.
+    `exact`: message sizes that must each have a row. `spans`: ranges of sizes, from the first to the last. `text`: the
+    sizes as typed.
     """
 
     exact: tuple[int, ...]
@@ -108,7 +108,7 @@ def _rule(**found: Any) -> GateRule:
 
 
 def _name(found: Mapping[str, Any], sizes: str) -> str:
-    """Return a name, made of the rule's selectors, for a rule that has no name."""
+    """Make a name from the selectors of a rule that has no name."""
     parts = [", ".join(found["patterns"])]
     parts += [", ".join(map(str, found[key])) for key in ("transports", *_NAMING) if key in found]
     parts += [f"{found[key][0]} {key}" for key in ("nodes", "ranks") if key in found]
@@ -116,7 +116,7 @@ def _name(found: Mapping[str, Any], sizes: str) -> str:
 
 
 def _demand(metric: str, typed: str) -> Demand:
-    """Parse the demand of one metric. `typed`: the text after `metric:` in the file."""
+    """Parse the demand of one metric. `typed`: what the file says after `metric:`."""
     text = " ".join(typed.split())
     compared = _BASELINE.fullmatch(text)
     if compared:
@@ -141,7 +141,7 @@ def _demand(metric: str, typed: str) -> Demand:
 
 
 def _quantity(metric: str, text: str) -> float:
-    """Parse a quantity: bytes per second for a rate, seconds for a time."""
+    """Parse a quantity: bytes per second if it is a rate, seconds if it is a time."""
     if metric == WEAKEST:
         raise UsageError("weakest is a share: write `at least 90% of median`")
     if not re.search(r"[A-Za-z]", text):
@@ -150,7 +150,7 @@ def _quantity(metric: str, text: str) -> float:
 
 
 def _size(text: str) -> _Sizes:
-    """Parse sizes. `1M` and `8:1G:4` are sizes that must each have a row. `1M:1G` is a range of sizes."""
+    """Parse sizes. Each size in `1M` or `8:1G:4` must have a row. `1M:1G` is a range of sizes."""
     if text.count(":") != 1:
         return _Sizes(parse_sizes(text), (), text)
     first, last = map(parse_size, text.split(":"))

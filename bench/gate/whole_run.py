@@ -1,4 +1,4 @@
-"""Find faults of a run as a whole, such as missing measurements, failed jobs, or a wrong world, cluster or age."""
+"""Find faults of a run as a whole, for example missing measurements, failed jobs, or a cluster other than expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most thi
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield every fault of the run as a whole. If the run has no rows, the function looks for no other faults."""
+    """Yield every fault of the run as a whole. If the run has no rows, no other faults are searched for."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)
@@ -41,7 +41,8 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 def _unplanned(run: GateInput) -> Iterator[GateFault]:
     """Yield faults about the plan.
 
-    Without a plan, missing rows cannot be found. Each log that the plan names must have results.
+    If the plan is missing, linkbench cannot tell which rows are missing. Each imported log that the plan names must
+    have results.
     """
     if run.plan is None:
         yield GateFault(FaultCode.PLAN_ABSENT)
@@ -53,7 +54,7 @@ def _unplanned(run: GateInput) -> Iterator[GateFault]:
 
 
 def _failed(run: GateInput) -> Iterator[GateFault]:
-    """Yield a fault for each failed row and each failed job. A job with exit code 0 may also have failed."""
+    """Yield a fault for each failed row and each failed job. A job may have failed even if its exit code is 0."""
     seen = set()
     failed_jobs: set[str] = set()
     where = RowHosts(run.document.headers)
@@ -88,9 +89,9 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
 
 
 def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a key that is the same for equal failures.
+    """Return a key that identifies a failure. Equal failures have the same key.
 
-    The key is the code and the facts, or the text of a failure without code.
+    The key is the failure's code with its facts. If a failure has no code, the key is its text.
     """
     code = str(failed.get("code") or UNCODED)
     if code == UNCODED:
@@ -99,7 +100,7 @@ def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a fault: the text, the code and the facts of a recorded failure."""
+    """Return the facts of a recorded failure (text, code and facts) in the form that a fault needs."""
     return {
         "text": str(failed.get("what")),
         "failure": str(failed.get("code") or UNCODED),
@@ -108,9 +109,10 @@ def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
-    """Return the fault of a failed row.
+    """Return the fault that describes a failed row.
 
-    In an imported run, the failed row may have an unreadable figure, or a truncated log may lack the row.
+    In an imported run, a row also counts as failed if its figure is unreadable or if the log is truncated before the
+    row.
     """
     code, facts = FaultCode.ROW_FAILED, _facts(row)
     on: tuple[str, ...] = ()
@@ -135,9 +137,9 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 
 
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
-    """Yield a fault for each job that has no rows and no reason for their absence.
+    """Yield a fault for each job that has no rows, if no failure or skipped row explains why.
 
-    Also yield a fault for each job with an unknown outcome, and for each imported log whose status is not "ok".
+    Also yield a fault for each job whose outcome is unknown, and for each imported log whose status is not "ok".
     """
     accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
     accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
@@ -157,9 +159,9 @@ def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault
 
 
 def _bad_rows(run: GateInput) -> Iterator[GateFault]:
-    """Yield faults of rows with wrong data or a rate above a bound.
+    """Yield a fault for each row with wrong data, and for each row with a rate above a bound.
 
-    Such rows make the whole run doubtful, even if no rule selects them.
+    Such rows make the whole run doubtful, also if no rule selects them.
     """
     for row in run.document.summaries:
         if row.num_wrong:
@@ -205,7 +207,10 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Compare cluster, hardware and network with the expectations. An unknown value does not meet an expectation."""
+    """Compare cluster, hardware and network with the expectations.
+
+    If a value is unknown, it does not meet an expectation.
+    """
     cluster = (run.plan or {}).get("cluster", {}).get("name")
     for unexpected, unknown, wanted, got in (
         (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),
@@ -236,9 +241,9 @@ def _only_transport(pattern: str) -> str | None:
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """Yield a fault if the nodes have other GPUs than the named instance type.
+    """Yield a fault if the GPUs of the nodes are not the GPUs of the run's instance type.
 
-    The bounds of the run are computed from the links of this instance type.
+    The bounds of the run would be wrong, because they are computed from the links of this instance type.
     """
     if header.instance not in instances():
         return
@@ -252,7 +257,7 @@ def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
 
 
 def other_network(run: GateInput, job: str, wanted: str) -> Iterator[GateFault]:
-    """Yield a fault if the network between the nodes of a job is unknown, or is not the wanted network."""
+    """Yield a fault if the network between a job's nodes is unknown or differs from the expected network."""
     networks = run.network_of(job)
     if not networks:
         yield GateFault(FaultCode.NETWORK_UNKNOWN, {"expected": wanted}, job)

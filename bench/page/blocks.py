@@ -10,12 +10,15 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Table
 
 
 def render(blocks: Iterable[Block]) -> Markup:
-    """Return all blocks. The headings of the blocks are one level below the headings of the page's sections."""
+    """Return all blocks. A block's headings are one level below the headings of the page's sections."""
     return joined(*map(_block, blocks))
 
 
 def details(summary: str, *children: str) -> Markup:
-    """Return content that is hidden until a reader opens it. Printed pages always show this content."""
+    """Return content that is hidden on the screen until a reader opens it.
+
+    Printed pages always show the hidden content.
+    """
     return element("details", element("summary", summary), *children)
 
 
@@ -64,7 +67,7 @@ def _list(block: Lines) -> Markup:
 def _titles(columns: Sequence[Column]) -> list[Markup]:
     """Return the title lines of a table.
 
-    A line of column groups comes first if there are groups, and then a line of columns.
+    If there are column groups, the first line has their titles. The next line has the titles of the columns.
     """
     lines = []
     if any(column.group for column in columns):

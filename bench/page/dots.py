@@ -19,7 +19,10 @@ SHAPES = {"line": _UPRIGHT, "cross": _CROSS, "diamond": _DIAMOND, "triangle": _T
 
 @dataclass(frozen=True, slots=True)
 class DotLimit:
-    """A limit of a row's rate, or another rate for comparison. `shape`: a key of SHAPES."""
+    """A rate to compare with the rate of a row, for example a limit. `shape`: a key of SHAPES.
+
+    `shape`: a key of SHAPES.
+    """
 
     bytes_per_s: float
     shape: str = "line"
@@ -30,7 +33,7 @@ class DotLimit:
 class DotRow:
     """A row of the picture.
 
-    `kind`: the text at the left edge. If several rows in succession have the same text, only the first row shows it.
+    `kind`: the text at the left edge. If consecutive rows have the same text, only the first row shows the text.
     `name`: the text beside the axis. `words`: the text at the right of the row.
     `ends`: the interval of the rate, or None if unknown.
     """
@@ -49,8 +52,8 @@ class DotRow:
 class DotPicture:
     """The contents of one picture.
 
-    `name`: its id, which must be unique in a page. `left`: the room to the left of the axis. `row_height`: the height
-    of a row.
+    `name`: the id of the picture, which must be unique in a page. `left`: the width to the left of the axis.
+    `row_height`: the height of a row.
     """
 
     name: str
@@ -65,7 +68,7 @@ class DotPicture:
 def draw(picture: DotPicture) -> Markup:
     """Return the picture as SVG in a box.
 
-    On a narrow screen, the box scrolls, so the text of the picture stays readable.
+    On a narrow screen, the picture keeps its size and the box scrolls, so the text stays readable.
     """
     rows, left = picture.rows, picture.left
     limits = [limit.bytes_per_s for row in rows for limit in row.limits]
@@ -92,7 +95,7 @@ def draw(picture: DotPicture) -> Markup:
 
 
 def _ends(rates: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis in GB/s. The lower end is 1, 2 or 5 times a power of ten, within rounding errors."""
+    """Return the lower and the upper end of the axis in GB/s. The lower end is 1, 2 or 5 times a power of ten."""
     least, high = min(rates) / 1.2, max(rates) * 1.1
     decade = 10.0 ** math.floor(math.log10(least))
     return max(factor * decade for factor in (1.0, 2.0, 5.0) if factor * decade <= least * (1 + 1e-9)), high

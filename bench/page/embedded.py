@@ -1,9 +1,9 @@
 """Store a document in a page, and read it back.
 
-The page holds the document as JSON. The rows of a job are stored in columns, and a value that all rows share is stored
-once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail. Its times and
-rates are rounded to steps of 0.1 %, and intervals, extremes and counts of samples are left out. The page and the
-document that is read back both state this loss of detail.
+The page holds the document as JSON. The document stores the rows of a job in columns. A value that all rows share is
+stored once. If a job has more than MOST_EXACT rows, such as the pairs of a large world, it is stored in less detail.
+The times and rates of such a job are rounded to steps of 0.1 %. Its intervals, extremes and counts of samples are left
+out. Both the page and the document that is read back state that details are missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _LEFT_OUT: dict[str, Any] = {
 
 
 def script(content: PageContent) -> str:
-    """Return the `<script>` element with the contents. Texts in it are escaped, so that they cannot end the element."""
+    """Return the `<script>` element with the contents.
+
+    Texts in this element are escaped, so that they cannot end the element.
+    """
     data = json.dumps(_stored(content), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     encoded = json_text(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     if len(encoded) <= _MOST_PLAIN:
@@ -114,9 +117,9 @@ def _document(stored: Mapping[str, Any]) -> Document:
 
 
 def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
-    """Return the rows of a job by columns.
+    """Return the rows of a job as columns of values.
 
-    `same` has the values that all rows share. Other columns are lists or packed.
+    `same`: the values that all rows share. Each other column is a list or a packed column.
     """
     same: dict[str, Any] = {}
     columns: dict[str, Any] = {}
@@ -154,7 +157,10 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
 
 
 def _with_floor_kind(row: Summary) -> Summary:
-    """Return the row with the kind of its floor. Older pages have only the floor's name."""
+    """Return the row with the field `floor_kind` filled in.
+
+    Older pages store only the name of the floor. The kind of the floor follows from its name.
+    """
     if row.floor_s is None or row.floor_kind is not None:
         return row
     measured = str(row.floor_name).startswith(_OLD_REFERENCE)
@@ -162,14 +168,14 @@ def _with_floor_kind(row: Summary) -> Summary:
 
 
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
-    """Return a column of many rows in few bytes.
+    """Return a column of many rows in a form that needs few bytes.
 
-    The packed forms are:
-    `pair`: nothing is stored, because src and dst determine the group.
-    `over`: only a constant is stored. A row's value is the constant divided by the row's median.
+    There are several packed forms.
+    `pair`: no values are stored, because src and dst determine the group.
+    `over`: one constant is stored. The value of a row is the stored constant divided by the row's median.
     `whole`: whole numbers.
-    `steps`: logarithms in steps of 0.1 %.
-    `kinds`: the distinct values, and for each row the number of its value.
+    `steps`: logarithms of the values, in steps of 0.1 %.
+    `kinds`: the distinct values, and for each row the position of its value in this list.
     """
     if name == "group" and all(value == f"{row.src}-{row.dst}" for value, row in zip(values, rows, strict=True)):
         return {"by": "pair"}

@@ -13,7 +13,10 @@ from bench.results.table import Lines, plain
 
 
 def html(report: JobReport, name: str) -> str:
-    """Return the page of a job. name: what the user called the traces of the job."""
+    """Return the HTML page of a job.
+
+    `name`: the name that the user gave for the traces of the job.
+    """
     document = json.dumps(plain(report.data()), ensure_ascii=True).replace("<", "\\u003c")
     data = element("script", Markup(document), type="application/json", id="job")
     return whole(name, f"{report.origin()}; {report.what()}", _sections(report), data)

@@ -1,4 +1,4 @@
-"""Show how often each rank was the slowest, as a table for each job of three or more ranks."""
+"""For each job of three or more ranks, show in a table how often each rank was the slowest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_RANKS = 3  # with two ranks, each is the slowest in about half of the sam
 
 @dataclass(frozen=True, slots=True)
 class _LateRank:
-    """A rank, the number of samples in which it was the slowest rank, and the number of all its samples."""
+    """How often one rank was the slowest: in `count` of `of` samples."""
 
     rank: int
     host: str
@@ -29,7 +29,10 @@ class _LateRank:
 
 
 def draw(document: Document) -> Markup:
-    """Return a table of the ranks that were most often the slowest, for each job that recorded the slowest ranks."""
+    """For each job that recorded the slowest ranks, return a table.
+
+    The table lists the ranks that were most often slowest.
+    """
     found = []
     for job, rows in groupby(document.summaries, lambda row: row.job):
         ranks = list(_late(document.headers[job], list(rows)))
@@ -51,7 +54,8 @@ _COLUMNS = (
 def _late(header: Header, rows: Sequence[Summary]) -> Iterator[_LateRank]:
     """Yield every rank of a job.
 
-    Rows with a starved rank are left out. The slowest ranks of such a row only waited for the starved rank.
+    Rows in which a rank was starved (lacked CPU time) are left out. In a row with a starved rank, the slowest ranks
+    only waited for this rank.
     """
     counts: Counter[int] = Counter()
     num_ranks = 0

@@ -18,8 +18,8 @@ class Markup(str):
 def element(tag: str, /, *children: str, **attributes: object) -> Markup:
     """Return an element. Children that are not Markup are escaped.
 
-    `attributes`: a trailing `_` is dropped (`class_`), and any other `_` becomes `-`. The values None and False omit an
-    attribute.
+    `attributes`: the attributes of the HTML element. In the name of an attribute, a trailing `_` is dropped (`class_`),
+    and any other `_` becomes `-`. An attribute with the value None or False is left out.
     """
     given = {key: value for key, value in attributes.items() if value is not None and value is not False}
     opened = "".join(_attribute(key, value) for key, value in given.items())
@@ -29,7 +29,7 @@ def element(tag: str, /, *children: str, **attributes: object) -> Markup:
 
 
 def joined(*parts: str) -> Markup:
-    """Return the parts one after the other. Parts that are not Markup are escaped."""
+    """Concatenate the parts into one piece of markup. Parts that are not Markup are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else text(part) for part in parts))
 
 

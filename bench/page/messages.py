@@ -6,7 +6,7 @@ from bench.core.codes import OptionalPartsCode
 
 
 class PageCode(OptionalPartsCode):
-    """The messages of a page about its data."""
+    """The messages that a page shows about its own data."""
 
     STEPS = (
         "page-steps",

@@ -25,7 +25,7 @@ _MOST_LINES = 400  # rows of the table; the data in the page have all rows
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A part of the page with a title. `name`: its id and the target of its link."""
+    """A section of the page. `name`: the id of the section, which is the target of links."""
 
     name: str
     title: str
@@ -92,7 +92,7 @@ def _section(section: PageSection) -> Markup:
 
 
 def _kind(document: Document) -> str:
-    """Return a text that says whether the figures were measured, modelled or imported, and when."""
+    """Return a text that says when the figures were obtained, and whether they were measured, modelled or imported."""
     headers = list(document.headers.values())
     kinds = {
         "modelled, not measured": any(header.modelled for header in headers),
@@ -106,7 +106,7 @@ def _kind(document: Document) -> str:
 
 
 def _data(run: NamedRun) -> Markup:
-    """Return the commands that read the data in the page, and the command that measures again."""
+    """Return the commands that read the data in the page, and the command that repeats the measurement."""
     commands = ["linkbench report PAGE.html", "linkbench report PAGE.html --format json"]
     if run.scenario:
         cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""

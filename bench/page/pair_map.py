@@ -27,9 +27,10 @@ _KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A pair in the table of the worst pairs.
+    """A row in the table of the worst pairs.
 
-    `share`: the value divided by the median of similar pairs. A share below 1 is worse than usual.
+    `share`: the pair's value relative to the median of the pairs of the same kind. A share below 1 means worse than the
+        median.
     """
 
     source: str
@@ -128,7 +129,7 @@ def _map(document: Document, header: Header, rows: Sequence[Summary], index: int
 
 
 def _kind_of(places: Places, row: Summary) -> int:
-    """Return the index of the pair's kind in _KINDS."""
+    """Return the kind of a pair, as an index into _KINDS (inside a host, between hosts of a rack, or between racks)."""
     source, target = places.hosts[row.src or 0], places.hosts[row.dst or 0]
     if source == target:
         return 0
@@ -136,7 +137,7 @@ def _kind_of(places: Places, row: Summary) -> int:
 
 
 def _worst(rows: Sequence[Summary], values: Any, middles: Any, names: Sequence[str], rated: bool) -> Table:
-    """Return the pairs with the worst values compared with the median of similar pairs."""
+    """Return the pairs that are worst relative to the median of the pairs of the same kind."""
     shares = values / middles if rated else middles / values
     worst = []
     for index in np.argsort(shares, kind="stable")[:_MOST_WORST].tolist():

@@ -18,7 +18,7 @@ from bench.results.table import Column, Table
 
 @dataclass(frozen=True, slots=True)
 class _Labelled:
-    """A row of a table below a picture: the curve's label and the summary of the point."""
+    """A row of the table below a picture: the label of a curve, and the summary of a point."""
 
     label: str
     row: Summary
@@ -42,7 +42,7 @@ def bandwidths(document: Document) -> Markup:
 def latencies(document: Document) -> Markup:
     """Return a picture for each pattern with an isolated time.
 
-    The picture also shows the floor, which is the shortest time that the latencies of the links allow.
+    The picture also shows the latency floor, which is the shortest time that the links' latencies allow.
     """
     rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes]
     columns = [
@@ -113,9 +113,10 @@ def _pictures(
 
 
 def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
-    """Return the colour, the marker and the number of each curve. A curve has the same values in all pictures.
+    """Return the colour and the marker of each curve, and its number among the curves with this colour.
 
-    All curves of a transport have the same colour, and differ in their markers and dashes.
+    A curve has the same colour, marker and number in all pictures. All curves of one transport have the same colour,
+    but different markers and dashes.
     """
     found: dict[CurveLabel, tuple[str, str, int]] = {}
     for label, transport in transports.items():

@@ -49,7 +49,7 @@ class PlotPoint:
 class PlotCurve:
     """A curve.
 
-    `number` is the number of this curve among the curves of the same colour. This number determines the dashes.
+    `number`: the number of this curve among the curves of the same colour. The dashes depend on this number.
     """
 
     label: str
@@ -61,7 +61,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. The line is dashed if it is not a hard limit.
+    """A line without markers, such as a bound. The line of a bound that is not a hard limit is dashed.
 
     `colour`: the colour of the curve to which the line belongs. A line that belongs to the whole picture has the colour
         "".
@@ -91,7 +91,10 @@ class Picture:
 
 
 def draw(picture: Picture, name: str) -> Markup:
-    """Return the picture as SVG, with a title and a description. `name`: its id, which must be unique in a page."""
+    """Return the picture as SVG, with a title and a description.
+
+    `name`: the id of the picture, which must be unique in a page.
+    """
     x, y = _scales(picture)
     parts = [
         element("title", picture.title, id=f"{name}-title"),
@@ -147,7 +150,7 @@ def _swatch(*children: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """A logarithmic axis: values from `low` to `high` on the pixels from `start` to `end`."""
+    """A logarithmic axis. It maps the values from `low` to `high` to the pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -197,7 +200,7 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 def _y_ticks(scale: _Scale) -> list[float]:
     """Return the ticks inside the scale: 1, 2 and 5 x 10^n.
 
-    If there are more than 8 such ticks, return at most 8 powers of ten.
+    If there are more than 8 ticks, return at most 8 powers of ten instead.
     """
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
@@ -209,9 +212,10 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
+    """Return at most _MOST_X_LABELS of the values. Neighbouring values have a minimum distance.
 
-    The largest value is always included. The smallest value is included unless all values are close together.
+    The largest of the given values is always returned. The smallest of the given values is also returned, unless all
+    values are close together.
     """
     if not values:
         return []
@@ -241,9 +245,9 @@ def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
 
 
 def _band(curve: PlotCurve, x: _Scale, y: _Scale) -> list[Markup]:
-    """Return the band of the intervals that are expected on a real machine.
+    """Return a band that shows what a real machine is expected to reach.
 
-    The result is empty if no point has such an interval.
+    Return an empty list if no point has an expected interval.
     """
     known = [(x.at(point.x), point.expected) for point in curve.points if point.expected]
     if not known:
@@ -273,7 +277,10 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve | PlotLine) -> str:
-    """Return the colour of a curve or line. Black means the colour of text. On dark pages, this colour is white."""
+    """Return the colour of a curve or line. Black curves have the colour of the text.
+
+    On dark pages, the colour of the text is white.
+    """
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

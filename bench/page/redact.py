@@ -36,7 +36,7 @@ def redacted(content: PageContent) -> PageContent:
 
 
 def _own_cluster(name: str) -> str:
-    """Return the name of a cluster that a user chose, or "" for a general name, such as an instance type."""
+    """Return the name that a user chose for a cluster. Return "" for a general name, such as an instance type."""
     return "" if name in ("", "local", *instances()) else name
 
 
@@ -49,7 +49,7 @@ def _hosts(document: Document) -> list[str]:
 
 @dataclass
 class _Names:
-    """The replaced names and their replacements."""
+    """Which names were replaced, and by what."""
 
     hosts: list[str]
     cluster: str = ""

@@ -1,8 +1,8 @@
-"""Draw the rungs of a machine: best rates of copies, kernels, peers, collectives and training steps, and their bounds.
+"""Draw the rungs of a machine: the best rates of copies, kernels, peers, collectives and steps, with their bounds.
 
-Each of these types of transfer is a rung. The lowest rung is a copy, and the highest rung is a training step. A rung
-moves data further than the rung below it, over another link. If a rung is slower than the rung below it, either its
-link allows only a lower rate, or software loses time.
+A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. Rungs are sorted from the
+lowest (copies) to the highest (training steps). A rung moves data further than the rung below it, and over another
+link. A rung can be slower than the rung below for two reasons: its link has a lower bound, or software loses time.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Rung:
 
 
 def against(rung: Rung, below: Rung) -> Coded:
-    """Return why a rung is slower than the rung below it.
+    """Compare a rung with the rung below it.
 
-    The cause is the bound of the rung's own link, or software.
+    Return why the rung is slower than the rung below it, or that it is not slower. The reason may be the bound of the
+    rung's own link, or software. The reason may also be unknown.
     """
     rate, rate_below = rung.row.busbw_bytes_per_s, below.row.busbw_bytes_per_s
     assert rate and rate_below
@@ -86,9 +87,9 @@ def against(rung: Rung, below: Rung) -> Coded:
 
 
 def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
-    """Return the fastest rung of the nearest lower kind.
+    """Return the rung to compare with: the fastest measured rung of the next lower kind.
 
-    If this kind has rungs over the same transport, only these rungs are considered.
+    If there are rungs over the same transport, only such rungs are considered.
     """
     lower = [one for one in found if _RUNGS.index(one.kind) < _RUNGS.index(rung.kind)]
     nearest = [one for one in lower if one.kind == lower[-1].kind]
@@ -97,9 +98,9 @@ def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
 
 
 def rungs(document: Document) -> list[Rung]:
-    """Return the fastest pipelined row of each pattern and transport, from the lowest to the highest rung.
+    """Return the fastest pipelined row of each pattern and transport, sorted from the lowest to the highest rung.
 
-    If a case has several launches, its row is that of the middle launch.
+    If a case has several launches, only the row of the middle launch is considered.
     """
     rows = [row for row in curves.valid(document, "pipelined") if row.busbw_bytes_per_s]
     rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
@@ -110,7 +111,7 @@ def rungs(document: Document) -> list[Rung]:
 
 
 def missing(document: Document) -> list[str]:
-    """Return the skipped patterns of each rung without a row, with the reason for each skip."""
+    """For each rung that has no row, return the skipped patterns with the reasons."""
     have = {rung.kind for rung in rungs(document)}
     found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
@@ -123,11 +124,12 @@ def missing(document: Document) -> list[str]:
 
 
 def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
-    """Return the rung of the training step with the fastest bucket over each transport.
+    """For each transport, return a rung for its training steps.
 
-    The rung's rate is the rate of the fastest bucket. The time of a bucket begins when the bucket is ready, and ends at
-    the end of its allreduce. The rung's bound is the rate of the `allreduce` with the nearest size. This `allreduce`
-    has the same transport and the same number of ranks as the step. `rows`: the valid rows with a rate.
+    The rate of this rung is the rate of the step's fastest gradient bucket. The time of a bucket begins when the bucket
+    is ready, and ends at the end of its allreduce. The bound of this rung is the rate of the `allreduce` row with the
+    nearest size. This `allreduce` row has the same transport and the same number of ranks as the step. `rows`: the
+    valid rows that have a rate.
     """
     found = []
     for one in document.steps:
@@ -170,9 +172,9 @@ def _allreduce(rows: Sequence[Summary], step: TrainedStep, num_bytes: int) -> Su
 
 
 def draw(document: Document) -> Markup:
-    """Return the picture of the ladder and its table.
+    """Return the picture of the rungs, and a table of their values.
 
-    Return nothing for a run with fewer than two rungs, or for a run that has only steps.
+    Return nothing if the run has fewer than two rungs, or if all rungs are training steps.
     """
     found = rungs(document)
     if len(found) < 2 or {rung.kind for rung in found} == {_STEP}:

@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.001  # as a share of the longest bar; the legend omits a part t
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """The bar of one rank: the seconds of its step and of each part, and whether other ranks wait for this rank."""
+    """The bar of one rank: the time of its step, the time of each part, and whether other ranks wait for this rank."""
 
     rank: int
     step_s: float
@@ -31,7 +31,7 @@ def draw(bars: Sequence[StepBar]) -> Markup:
 
 
 def of_document(document: Document) -> Markup:
-    """Return the bars of all training steps of a run, with a common time axis and one legend.
+    """Return the bars of all training steps of a run. All bars share one time axis and one legend.
 
     The result is empty for a run without training steps.
     """
@@ -54,7 +54,7 @@ def _of_step(one: TrainedStep) -> list[StepBar]:
 
 
 def _bars(bars: Sequence[StepBar], longest: float) -> Markup:
-    """Return the bars of one step. `longest`: the seconds of a bar of full width."""
+    """Return the bars of one step. `longest`: the time, in seconds, that a bar of full width stands for."""
     return element("div", *(each for one in bars for each in _bar(one, longest)), class_="bars")
 
 
@@ -77,7 +77,7 @@ def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
 
 
 def _legend(bars: Sequence[StepBar]) -> Markup:
-    """Return the legend of the parts that can be seen. A tooltip names the parts that are too small to be seen."""
+    """Return the legend of the parts that are large enough to be seen. A tooltip names the parts that are too small."""
     items = []
     least_s = _LEAST_SHARE * max(one.step_s for one in bars)
     for part in StepPart:

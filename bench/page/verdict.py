@@ -1,4 +1,4 @@
-"""Write the first section of a page: the run's summary, and whether its results are normal."""
+"""Write the first section of a page: the summary of the run, and the verdict on whether its results are normal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.results.table import Column, Lines, Table
 
 
 def draw(summary: Sequence[str], verdicts: Sequence[JobVerdict]) -> Markup:
-    """Return the summary, the verdicts of the judged jobs, and the facts that the other verdicts would need."""
+    """Return the run's summary, the verdicts on its jobs, and what is missing for jobs that cannot be judged."""
     unjudged = [one for one in verdicts if one.verdict == ResultVerdict.CANNOT_BE_JUDGED]
     judged = [one for one in verdicts if one.verdict != ResultVerdict.CANNOT_BE_JUDGED]
     parts = [blocks.render([Lines(summary)])]

@@ -1,1 +1,1 @@
-"""Compute statistics, comparisons and reports from records, with pure functions."""
+"""Pure functions that compute statistics, comparisons and reports from records."""

@@ -1,4 +1,7 @@
-"""Build the bounds that figures and the page of a run draw beside curves. A bound belongs to the curves it limits."""
+"""Build the bounds that figures and the page of a run draw beside curves.
+
+A bound is drawn for the curves that it limits.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ _ORDER = ("hard", "reference", "traffic")
 class BoundCurve:
     """One bound at increasing sizes. Rates are in GB/s.
 
-    `whose`: the settings of the curves that have this bound; "" if all curves of the picture have this bound.
-    `where`: the sizes to which the bound applies, such as `up to 4K`; "" if the bound applies to all sizes.
-    `whole`: whether a level line may be drawn from one edge of the picture to the other.
+    `whose`: the settings of the curves that have this bound, or "" if all curves of the picture have this bound.
+    `where`: the sizes for which the bound is valid, such as `up to 4K`, or "" if it is valid for all sizes.
+    `whole`: whether the line of a constant bound may cross the whole picture.
     """
 
     name: str
@@ -35,7 +38,7 @@ class BoundCurve:
 
     @property
     def flat(self) -> bool:
-        """Whether the bound is the same at every size, apart from rounding."""
+        """Whether the bound has the same rate at every size, apart from rounding."""
         return max(self.rates) < 1.001 * min(self.rates)
 
     def __str__(self) -> str:
@@ -45,7 +48,7 @@ class BoundCurve:
 
 @dataclass(slots=True)
 class _Piece:
-    """One bound: its rate at each size, and the labels of the curves that have this bound."""
+    """One bound of one or more curves: its rate at each size, and the labels of the curves."""
 
     name: str
     kind: str
@@ -67,9 +70,9 @@ class _Piece:
 def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[BoundCurve]:
     """Return the bounds of one picture's curves. Hard bounds come first, then references, then traffic bounds.
 
-    If several curves have equal bounds, the picture shows one line for these bounds. A traffic bound holds only at the
-    sizes at which the library uses one algorithm. Each algorithm therefore has a separate line. A traffic bound is left
-    out if its line would coincide with a hard bound of the same curves.
+    If several curves have equal bounds, the picture shows these bounds as one line. A traffic bound is valid only for
+    the sizes at which the library uses one algorithm. There is therefore a separate line for each algorithm. A traffic
+    bound is not shown if its line coincides with the line of a hard bound of the same curves.
     """
     pieces: list[_Piece] = []
     for label, points in lines.items():
@@ -106,7 +109,7 @@ def _close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _hides(hard: _Piece, piece: _Piece) -> bool:
-    """Check whether the line of a bound would coincide with the line of a hard bound of the same curves."""
+    """Check whether a bound has the same line as a hard bound of the same curves."""
     rate = max(hard.rates.values())
     return set(piece.owners) <= set(hard.owners) and all(
         _close(rate, each, _SAME_LINE) for each in piece.rates.values()
@@ -127,7 +130,7 @@ def _curve(piece: _Piece, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> B
 
 
 def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
-    """Return a text with the sizes at which a bound applies, or "" if it applies at all sizes of its curves."""
+    """Return a text that names the sizes for which a bound is valid, or "" if it is valid for all sizes."""
     first, last = format_size(sizes[0]), format_size(sizes[-1])
     if sizes[0] == smallest and sizes[-1] == largest:
         return ""

@@ -15,12 +15,13 @@ MATTERS = 0.05  # share of a run's figures; with fewer figures from busy hosts, 
 
 @dataclass(frozen=True, slots=True)
 class BusyRun:
-    """How busy the hosts of a run were.
+    """How many figures of a run were measured while other programs used the hosts' CPUs.
 
-    `hosts`: the CPU use of each busy host while rows with the flag BUSY_HOST were timed, the busiest host first.
-    `num`: the number of figures measured on busy hosts.
-    `of`: the number of figures for which the load of the hosts is known.
-    `num_unknown`: the number of all other figures. Older versions of linkbench and some systems do not count CPU time.
+    `hosts`: the busy hosts with their CPU use, the busiest host first. Only rows with the flag BUSY_HOST count.
+    `num`: how many figures were measured on busy hosts.
+    `of`: the number of figures for which the CPU load of the hosts is known.
+    `num_unknown`: the number of figures for which the load is unknown. Older versions of linkbench and some systems do
+        not count CPU time.
     """
 
     hosts: Mapping[str, HostUse]
@@ -31,16 +32,16 @@ class BusyRun:
 
     @property
     def matters(self) -> bool:
-        """Whether at least the share MATTERS of the figures was measured on busy hosts."""
+        """Whether the share of figures from busy hosts is at least MATTERS."""
         return self.num > 0 and self.num >= MATTERS * self.of
 
     @property
     def is_known(self) -> bool:
-        """Whether the load of the hosts is known for most figures."""
+        """Whether the load of the hosts is known for more than half of the figures."""
         return self.of > self.num_unknown
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of a message about a busy run."""
+        """Return the facts for a message that says how busy the hosts were."""
         host, use = next(iter(self.hosts.items()))
         return {
             "host": host,

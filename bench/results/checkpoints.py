@@ -1,4 +1,4 @@
-"""Derive what checkpoints cost: longer steps, slower exchanges, and time to read the checkpoints back."""
+"""Compute what checkpoints cost: longer steps, slower exchanges, and the time to read checkpoints back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LATE_BURSTS = 0.75
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
-    """Return the figures of a row of checkpoints, or an empty list for any other row.
+    """Return the figures of a row that measured checkpoints. Return an empty list for any other row.
 
-    A row whose checkpoints were not read back correctly has no figures.
+    If a checkpoint was read back with wrong data, the row has no figures.
     """
     found, samples = record.checkpoint, record.samples
     if found is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
@@ -58,7 +58,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
 def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]:
     """Return one result for each row of each case.
 
-    If a row has three launches or more, its interval is over launches.
+    If a row has three launches or more, its interval covers the variation between launches.
     """
     rows: dict[tuple[object, ...], list[Checkpointed]] = {}
     for one in of_launches:
@@ -67,9 +67,9 @@ def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> tuple[int | None, float]:
-    """Return the rank that is the slowest in most bursts, and how much slower it is than the median rank (a fraction).
+    """Return the rank that is the slowest in most bursts, and by which fraction it is slower than the median rank.
 
-    The rank is None if no rank is the slowest in most bursts.
+    Return (None, 0.0) if no rank is the slowest often enough, or if the difference is too small.
     """
     bursts = list(zip(*by_rank, strict=True))
     if len(by_rank) < 2 or not bursts:

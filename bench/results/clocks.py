@@ -1,15 +1,15 @@
 """Compute the offset and the drift of each host's clock relative to the reference clock, with error bounds.
 
-An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips give limits for the
-offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads s0 on its clock and sends a message. The client
-reads t on its clock and answers. The reference receives the answer and reads s1. Therefore,
-`t - s1 <= offset <= t - s0`.
+An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips of messages limit the
+offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads its clock (s0) and sends a message. The client
+reads its clock (t) and answers. When the answer arrives, the reference reads its clock again (s1). Therefore, the
+offset is between `t - s1` and `t - s0`.
 
-The readings do not show how the time is divided between the message and the answer. If one direction always takes
-longer, the offset is wrong, and more messages do not help. The error bound, half of the shortest round trip, covers
-this case.
+The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
+than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip.
+This bound is valid even if one direction takes longer.
 
-This module only computes. rank/clocks.py reads the clocks and converts the readings to seconds.
+This module only computes. The module rank/clocks.py reads the clocks and converts the readings to seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOOD_ENOUGH = 1.10
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings of clocks during one round trip.
+    """The three clock readings of one round trip.
 
     The reference reads its clock when it sends the message, and again when the answer arrives. The client reads its
     clock when the message arrives.
@@ -48,9 +48,9 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus the reference clock's reading, at the reference's time `at_s`.
+    """The offset of a clock at one time: the clock's reading minus the reference clock's reading.
 
-    The error is at most `bound_s`.
+    `at_s`: the time on the reference clock. `bound_s`: the largest possible error of the offset.
     """
 
     at_s: float
@@ -59,9 +59,9 @@ class Offset:
 
 
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
-    """Check whether a burst of round trips can end.
+    """Check whether a burst of round trips has enough round trips.
 
-    A burst ends after `most` round trips. After `least` round trips, a burst also ends when a round trip is about as
+    After `most` round trips, a burst ends. After `least` round trips, a burst also ends when a round trip is about as
     short as the shortest earlier round trip.
 
     `took_s`: the duration of each round trip so far, in seconds.
@@ -75,13 +75,14 @@ def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
 class Clock:
     """A clock with a linear drift.
 
-    A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
+    The drift is found by a least-squares fit to offsets that were measured at several times, with weights 1 / bound^2.
 
-    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
-    error bound grows with the distance from the measurements. If the drift is not constant, a measured offset may
-    differ from the fitted line by more than the bound of this offset. The excess is then added to the error bound. For
-    times before the first or after the last measurement, WANDER is added for each second. A clock without offsets is
-    the reference clock itself.
+    Each fitted value is a weighted sum of the measured offsets. The error of a fitted value is therefore at most the
+    sum of |weight| x bound. The error bound of a fitted value grows with the distance from the measurements. If the
+    drift is not constant, a measured offset may be further from the fitted line than the bound of this offset. The part
+    beyond the bound is then added to the error bound. Before the first and after the last measurement, the error bound
+    grows by WANDER per second. If the drift is unknown, the error bound grows by MAX_DRIFT per second. A Clock without
+    offsets is the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -93,7 +94,7 @@ class Clock:
 
     @property
     def drift_bound(self) -> float:
-        """The largest error of `drift` if the drift is constant."""
+        """The largest possible error of `drift`, provided that the drift is constant."""
         if not self.offsets:
             return 0.0
         fit = self._fit
@@ -111,9 +112,9 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """Convert a reading of this clock to the reference clock's time.
+        """Convert a reading of this clock to the time on the reference clock.
 
-        Return this time and its largest error, in seconds.
+        Return two values in seconds: the time on the reference clock, and the largest error of this time.
         """
         if not self.offsets:
             return reading_s, 0.0
@@ -125,7 +126,7 @@ class Clock:
     def _fit(self) -> _Fit:
         """Return the line that is fitted to the offsets.
 
-        Times are relative to the first offset, because sums of large readings would lose digits.
+        Times are relative to the first offset. Sums of large clock readings would lose digits.
         """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
@@ -144,9 +145,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A fitted line: offset(t) = offset_s + drift x (t - middle_s).
+    """A fitted line with this formula: offset(t) = offset_s + drift x (t - middle_s).
 
-    offset(t) is a weighted sum of the measured offsets. The weight of an offset is share + slope x (t - middle_s).
+    The value offset(t) is a weighted sum of the measured offsets. The weight of an offset in this sum is share + slope
+    x (t - middle_s).
     """
 
     middle_s: float
@@ -159,12 +161,12 @@ class _Fit:
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """Return a clock's offset at the middle of the shortest round trip of a burst.
+    """Return the offset of a clock at the middle of the shortest round trip of a burst.
 
-    Each round trip allows a range of offsets. The offset is the middle of the range that all round trips allow, and the
-    largest error is half of this range. The clock may have drifted between two round trips. The largest possible drift
-    therefore widens the ranges of the other round trips. The error bounds of the clock that sent the burst (`parent`)
-    also widen the ranges.
+    Each round trip allows a range of offsets. The result is the middle of the range of offsets that all round trips
+    allow. The largest error of the offset is half the width of this range. The clock may have drifted between two round
+    trips. The ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of
+    `parent`, the clock that sent the burst, also widen the ranges.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
@@ -184,11 +186,12 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the rounds of comparisons that relate clocks 0 .. num-1 to clock 0, as (reference, client) pairs.
+    """Return the rounds of comparisons that relate the clocks 0 .. num-1 to clock 0.
 
-    The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
-    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k, the offsets of the first 2^k clocks are known. In the
-    next round, each of these clocks is the reference for one more clock.
+    A comparison is a pair (reference, client). The pairs of a round have no clock in common. There are ceil(log2 num)
+    rounds. The pairs form a binomial tree, as in the algorithm HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After k
+    rounds, the offsets of the first 2^k clocks are known. In the next round, each of these 2^k clocks is the reference
+    for one more clock.
     """
     rounds, known = [], 1
     while known < num:

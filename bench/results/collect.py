@@ -1,4 +1,4 @@
-"""Build the document of a run from the run's files. Reports and figures show this document."""
+"""Build the document of a run, which reports and figures show, from the run's files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def document(path: Path) -> Document:
 
 
 def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """Build the document of attempts.
+    """Build a document from the attempts of jobs.
 
-    `warnings`: warnings that become notes of the document. The caller may add warnings until the last attempt is read.
+    `warnings`: texts that become notes of the document. The caller may extend this list until the last attempt has been
+        read.
     """
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     headers, rows = {}, summary.DocumentBuilder()
@@ -57,9 +58,9 @@ def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def named(path: Path) -> NamedRun:
-    """Return the names with which commands refer to a run.
+    """Return the names by which commands refer to a run.
 
-    The names are the run's folder or file, and the scenario and cluster of its plan, if the run has a plan.
+    The names are the run's folder or file and, if the run has a plan, the plan's scenario and cluster.
     """
     if not path.is_dir():
         return NamedRun(str(path))
@@ -75,7 +76,7 @@ def named(path: Path) -> NamedRun:
 def nothing(path: Path) -> Document:
     """Build the document of a run's folder without a results file.
 
-    If the folder has the outcomes of jobs, the document says why jobs failed.
+    If outcomes of jobs are in the folder, the document says why jobs failed.
     """
     outcomes, doubts = _ends(path)
     return replace(
@@ -84,9 +85,10 @@ def nothing(path: Path) -> Document:
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """Return how jobs ended, and warnings.
+    """Return the outcome of each job, and a list of warnings.
 
-    If outcomes.json is broken, return no ends and a warning. Failures that the file recorded are then unknown.
+    If outcomes.json is damaged, return no outcomes and one warning. In this case, the failures in outcomes.json are
+    unknown.
     """
     try:
         return runs.outcomes_or_error(path), []

@@ -1,6 +1,6 @@
 """Colour important words such as FAILED, INVALID, SLOW and LOW, on terminals only.
 
-NO_COLOR turns colours off. FORCE_COLOR turns colours on, even if the output is not a terminal (https://no-color.org,
+NO_COLOR turns colours off. FORCE_COLOR turns colours on, also for outputs that are not terminals (https://no-color.org,
 https://force-color.org).
 """
 

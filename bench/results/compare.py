@@ -1,7 +1,7 @@
-"""Compare two runs. Find the rows that are comparable. Give a verdict on each row that has enough launches.
+"""Compare two runs. Find the rows that can be compared.
 
-Two rows are compared if all their factors are equal (results/launches.py: FACTORS). The user may allow some factors to
-differ.
+Give a verdict on each row for which both runs have enough launches. Two rows are compared if all their factors are
+equal (results/launches.py: FACTORS). The user may allow some factors to differ.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FDR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row in both runs, with the medians of its launches in seconds.
+    """One row that is in both runs, with the median time of each launch in seconds.
 
     `factors`: the factors of BASE.
-    `differs`: each factor that differs, with its values in BASE and NEW.
-    `estimate`, `p_corrected`: None for fewer than 5 launches of a run.
-    `reason`: why the row is not comparable (ReasonCode), or None if it is comparable.
+    `differs`: the factors that differ, each with its value in BASE and its value in NEW.
+    `estimate`, `p_corrected`: None if one of the runs has fewer than 5 launches of the row.
+    `reason`: why the row cannot be compared (ReasonCode), or None if it can be compared.
     """
 
     place: RowKey
@@ -63,12 +63,12 @@ class Compared:
 
     @property
     def base_s(self) -> float | None:
-        """The median of BASE's launch medians, in seconds."""
+        """The median of the launch medians of BASE, in seconds."""
         return median(self.base_launches_s) if self.base_launches_s else None
 
     @property
     def new_s(self) -> float | None:
-        """The median of NEW's launch medians, in seconds."""
+        """The median of the launch medians of NEW, in seconds."""
         return median(self.new_launches_s) if self.new_launches_s else None
 
     @property
@@ -96,7 +96,7 @@ class Comparison:
 
     `delta`: the smallest change that matters (0.05 is 5 %).
     `fdr`: the false discovery rate over all rows.
-    `together`: the joint test of all rows with enough launches, or None if no row has enough launches.
+    `together`: the joint test of all rows that have enough launches. If no row has enough launches, `together` is None.
     """
 
     rows: tuple[Compared, ...]
@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
-        """The verdict on the change of all rows together, or None if no row has enough launches."""
+        """The verdict on the change of all rows together. None if no row has enough launches."""
         test = self.together
         if test is None:
             return None
@@ -124,9 +124,9 @@ class Comparison:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more launches would not change the verdicts.
+        """Whether the verdicts are final, so that no more launches are needed.
 
-        This is true if all rows together changed, if any row changed, or if all rows are equivalent.
+        The verdicts are final if all rows together changed, if any single row changed, or if all rows are equivalent.
         """
         decided = {ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER}
         if self.counts["slower"] or self.counts["faster"]:
@@ -137,7 +137,7 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows with each of VERDICTS."""
+        """How many rows have each verdict in VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
@@ -152,13 +152,13 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: whether the launches of both runs alternated. If there are at least LEAST_PAIRS alternating launches,
-    they are tested in pairs.
+    `in_turn`: whether the launches of both runs alternated. If at least LEAST_PAIRS launches alternated, the launches
+    are tested in pairs.
 
     `allow_diff`: the factors that may differ between the runs.
 
-    Raises UsageError if the runs differ in another factor, or if `allow_diff` has an unknown factor. Also raises
-    UsageError if no row can be compared.
+    Raises UsageError if any other factor differs, or if `allow_diff` has an unknown factor. Also raises UsageError if
+    no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -190,7 +190,7 @@ def _compared(
 ) -> Compared:
     """Compare a row of BASE with the same row of NEW, without a verdict.
 
-    The result has the launches of the two runs, or the reason why the two rows have no ratio.
+    The result has the launches of both runs. If the two rows have no ratio, the result has the reason.
     """
     differs = {
         name: (base.factors[name], new.factors[name])
@@ -215,7 +215,7 @@ def _compared(
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the times in seconds of a row's launches. At least one of the two runs was imported from another tool.
+    """Return the launch times of a row in seconds, if BASE or NEW is an imported run.
 
     Imported rows are not tested.
     """
@@ -223,9 +223,10 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds. The time is the median, or the mean if the row has no median.
+    """Return the time of a row in seconds. The row may be imported from another tool.
 
-    If a log prints only a rate, the time follows from the rate.
+    The time is the median, or the mean if the row has no median. If a log prints only a rate, the time follows from the
+    rate.
     """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
@@ -235,7 +236,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why two paired rows have no ratio, or None if they have a ratio."""
+    """Return why the ratio of two paired rows is not computed, or None if it is computed."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -252,7 +253,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Return why a row has no time that can be compared, or None if it has such a time."""
+    """Return why the time of a row cannot be compared, or None if it can be compared."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -267,10 +268,10 @@ def _unusable(row: Summary) -> ReasonCode | None:
 def _judged(
     rows: Sequence[Compared], delta: float, fdr: float, in_turn: bool
 ) -> tuple[list[Compared], JointTest | None]:
-    """Give each row a verdict if both runs have enough launches. All such rows are tested together.
+    """Give each row a verdict if both runs have enough launches. All rows with enough launches are tested together.
 
-    A row can be slower or faster only if the joint test finds a change. For two equal runs, the probability that any
-    row gets the verdict slower or faster is therefore at most `fdr`.
+    A row can get the verdict "slower" or "faster" only if the joint test finds a change. If the two runs do not differ,
+    the verdict "slower" or "faster" therefore occurs with a probability of at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
@@ -289,7 +290,7 @@ def _judged(
 
 
 def num_launches(row: Compared) -> int:
-    """Return the number of launches of the run (BASE or NEW) that has fewer launches."""
+    """Return the number of launches of BASE or NEW, whichever is smaller."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
@@ -313,9 +314,9 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
 
 
 def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
-    """Return the rows that only one run has.
+    """Return the rows that only one of the two runs has.
 
-    Each row has the factors that differ, or the reason why the other run lacks the row.
+    Each returned row has the factors that differ in the other run, or the reason why the other run lacks the row.
     """
     lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):

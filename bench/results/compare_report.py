@@ -1,4 +1,4 @@
-"""Report the comparison of two runs: a conclusion, a line for each row, and other differences between the runs."""
+"""Report the comparison of two runs: a conclusion, one line for each row, and other differences between the runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VERDICTS = (
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The names of the two runs, and a command that measures both runs with enough launches for verdicts."""
+    """The names of the two compared runs, and a command that measures enough launches of both runs."""
 
     base: str
     new: str
@@ -39,7 +39,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class CompareReport(Report):
-    """The comparison of the run NEW with the run BASE."""
+    """The result of comparing the run NEW with the run BASE."""
 
     comparison: Comparison
     sides: Sides
@@ -80,7 +80,7 @@ class CompareReport(Report):
     def records(self) -> Iterator[Mapping[str, Any]]:
         """Yield one line for each row. Each factor has a column.
 
-        In a cell with several launches or jobs, blanks separate the values.
+        If a cell has the values of several launches or jobs, blanks separate the values.
         """
         for row in self.comparison.rows:
             line = _plain_row(row)
@@ -95,9 +95,9 @@ class CompareReport(Report):
 
     @cached_property
     def _varied(self) -> list[str]:
-        """The factors that differ between BASE and NEW, or between otherwise equal rows.
+        """The factors that differ between BASE and NEW, or between rows that are otherwise equal.
 
-        Otherwise equal rows have the same pattern, mode, size and transport.
+        Rows are otherwise equal if they have the same pattern, mode, size and transport.
         """
         # other rows show the reason why they cannot be compared
         compared = [row for row in self.comparison.rows if row.ratio is not None]
@@ -113,7 +113,7 @@ class CompareReport(Report):
     def _heading(self, row: Compared) -> str:
         """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
 
-        The heading names the pattern, the transport, the ranks, and the factors in which this row differs from other
+        The heading names the pattern, the transport, the ranks, and the factors by which this row differs from other
         rows.
         """
         return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
@@ -161,7 +161,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return notes on rows without a verdict or ratio, on rows of only one run, and on how many launches are needed."""
+    """Return notes on rows without verdict or ratio, on rows of only one run, and on how many launches are needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -180,7 +180,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def changed(comparison: Comparison) -> list[str]:
-    """Return what differs between the headers of the two runs, one line each."""
+    """Return lines about what differs between the headers of the two runs, one line for each difference."""
     if not comparison.changes:
         return ["nothing else changed: same versions, variables, settings and hosts"]
     lines = []
@@ -221,7 +221,7 @@ def counted(comparison: Comparison) -> str:
 
 
 def _together(comparison: Comparison) -> str:
-    """Return the verdict on all rows together, with its ratio, or nothing for a single row."""
+    """Return the verdict on all rows together, with its ratio. Return nothing if only one row was compared."""
     test = comparison.together
     if test is None or len(test.rows) < 2:
         return ""
@@ -232,14 +232,17 @@ def _together(comparison: Comparison) -> str:
 
 
 def _both(row: Compared, name: str) -> str:
-    """Return a factor's value, or its values in BASE and NEW if they differ."""
+    """Return the value of a factor, or both values if BASE and NEW differ in this factor."""
     if name in row.differs:
         return " -> ".join(value or "unknown" for value in row.differs[name])
     return row.factors[name] or "none"
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines that name the rows of only one run. If two modes have the same sizes, one line names both modes."""
+    """Return lines that name the rows of BASE or NEW that the other run lacks.
+
+    If two modes lack the same sizes of a row, one line names both modes.
+    """
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -256,9 +259,9 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return the smallest change of all rows together, and of a single row, that the comparison can detect.
+    """Return the smallest detectable changes: of all rows together, and of a single row.
 
-    The result depends on the number of launches.
+    Both changes depend on the number of launches.
     """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
@@ -365,9 +368,9 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the text of the reason under the key `name`.
+    """Return the text, the code and the facts of a reason under three keys. The key `name` has its text.
 
-    Separate keys have the code and the facts of the reason.
+    The keys `<name>_code` and `<name>_facts` have the code and the facts of the reason.
     """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}

@@ -1,4 +1,4 @@
-"""Results that compare a row with another tool, another world, the row without other traffic, or a recorded time.
+"""Results that compare a row with a reference, such as another tool, another world, or a time without other traffic.
 
 Rates are in bytes per second and times in seconds. An unknown value is None.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """linkbench's time and another tool's time at one size, from alternating launches.
+    """The time of linkbench and the time of another tool at one message size, from alternating launches.
 
     `ratio`: linkbench's time / the other tool's time, with its 95 % interval.
-    `case`: the options of the case without the sizes.
-    `statistic`: the statistic of both times (parity.Statistic).
+    `case`: the options of the case, except the sizes.
+    `statistic`: how both times are computed from the samples (parity.Statistic).
     """
 
     tool: str
@@ -34,14 +34,15 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
+    """A row compared with a reference row. The two rows differ only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value`, `reference`: the value of that factor in the row and in the reference.
+    `value`, `reference`: the value of this factor in the row and in the reference row.
     `time_ratio`: the row's time / the reference's time.
     `efficiency`: the row's busbw / the reference's busbw, or None if there is no busbw.
-    `interval_over`: whether the 95 % intervals of both ratios are over "launches" or "samples".
-    `bound_fraction`: busbw / the bound for this number of ranks and nodes.
-    `floor_fraction`: the latency floor / the time, only in isolated mode.
+    `interval_over`: "launches" if the 95 % intervals of both ratios cover the variation between launches, "samples" if
+        they cover the variation of samples.
+    `bound_fraction`: the row's busbw / the bound for the row's number of ranks and nodes.
+    `floor_fraction`: the latency floor / the row's time. Only rows in isolated mode have a `floor_fraction`.
     """
 
     job: str
@@ -75,7 +76,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The slowdown of a row by aggressors.
+    """How much slower a row becomes while aggressors (other ranks) send.
 
     `factor`: the time with aggressors / the time without aggressors, as the median over pairs of blocks.
     `interval_over`: whether the factor's 95 % interval is over "blocks" of one launch or over "launches".
@@ -114,11 +115,12 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """An allreduce alone and with overlapping products of matrices.
+    """How much an allreduce and matrix products slow each other down when they overlap.
 
-    `factor`: the allreduce's time with products / its time alone, as the median over pairs of blocks.
-    `product_factor`: the products' time with the allreduce / their time alone.
-    `interval_over`: whether both 95 % intervals are over "blocks" of one launch or over "launches".
+    `factor`: the allreduce's time with products / its time without products, as the median over pairs of blocks.
+    `product_factor`: the time of the products with the allreduce / their time without the allreduce.
+    `interval_over`: "blocks" if both 95 % intervals cover the variation between blocks, "launches" if they cover the
+        variation between launches.
     `product_flops_per_s`: the rate of one rank's products when they run alone.
     `num_not_covered`, `num_samples`: see OverlapSamples in core/record.py.
     """
@@ -153,7 +155,7 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replayed step of a recorded job (group `step`), or the replayed exchanges of one type, with the recorded times.
+    """The replayed time and the recorded time of a job's step (group `step`), or of all exchanges of one type.
 
     The time of an exchange begins when the last rank arrives, and ends when the last rank leaves.
 
@@ -174,18 +176,19 @@ class Replayed:
 
     @property
     def factor(self) -> float:
-        """The replayed time / the recorded time."""
+        """The ratio of the replayed time to the recorded time."""
         return self.replayed_s / self.recorded_s
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The slowdown of a group of ranks when all groups of `topology` run at the same time.
+    """How much slower a group of ranks becomes when all groups of `topology` run at the same time.
 
-    A job with the topology `TOPOLOGY in turn` measures each group alone.
+    The times without other groups come from a job with the topology `TOPOLOGY in turn`.
 
-    `factor`: the time with all groups / the time alone.
-    `interval_over`: whether the factor's 95 % interval is over "launches" or "samples".
+    `factor`: the time while all groups run / the time while only this group runs.
+    `interval_over`: "launches" if the 95 % interval of `factor` covers the variation between launches, "samples" if it
+        covers the variation of samples.
     """
 
     job: str  # the job that ran the groups at once

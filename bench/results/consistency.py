@@ -1,14 +1,17 @@
-"""Find contradictions between rows of one run. The time of one row limits the time of another row.
+"""Find contradictions between rows of one run.
 
-The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines". An operation should not be
-slower than other operations that do the same work. Every rule has the form `time of the first operation <= sum of the
-times of the other operations`. All operations of a rule have the same payload S (docs/metrics.md) and the same
-settings. A conflict means that a row is wrong, or that the library chose a slow algorithm. With a slow algorithm, the
-other operations are faster. linkbench reports conflicts, but does not delete or correct any row.
+A contradiction is a time that is too long, given the times of other rows. The rules follow Träff, Gropp and Thakur,
+"Self-consistent MPI performance guidelines". An operation should not be slower than a sequence of other operations that
+has the same result. Every rule has the form `time of an operation <= sum of the times of the other operations`. All
+operations of a rule have the same payload (S in docs/metrics.md) and the same settings. A contradiction means that a
+row is wrong, or that the library chose a slow algorithm. If the library chose a slow algorithm, the other operations
+are a faster way to the same result. The command linkbench reports contradictions, but does not delete or correct any
+row.
 
-A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
-ends by more than a tolerance. Every launch that measured all rows of the rule must show the conflict. Rows that drift,
-are invalid or have no interval are left out.
+A contradiction must exceed noise. The first operation's time is the lower end of its interval. Each of the other times
+is the upper end of its interval. The first operation's time must exceed the sum of the other times by more than a
+tolerance. Every launch that measured all rows of the rule must show the contradiction. Rows without an interval,
+invalid rows, and rows with a drift are left out.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ _BOTH = ("isolated", "pipelined")
 class Replacement:
     """An operation, and a sequence of operations that can replace it at the same payload S.
 
-    `modes`: the modes in which the rule holds.
-    `how`: a text that says how the other operations replace the operation.
+    `modes`: the modes to which the rule applies.
+    `how`: a text that explains how the other operations have the same result.
     """
 
     pattern: str
@@ -97,7 +100,10 @@ _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI
 
 @dataclass(slots=True)  # not frozen, as document.Summary
 class _Row:
-    """A summary with its header and its conditions. All rows that are compared have the same conditions."""
+    """A summary with its header and its conditions (all settings except the launch).
+
+    Only rows with the same conditions are compared.
+    """
 
     summary: Summary
     header: Header
@@ -106,17 +112,17 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval in seconds, or the exact time of a modelled row."""
+        """The lower end of the interval of the median, in seconds. For a modelled row, this is the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval in seconds, or the exact time of a modelled row."""
+        """The upper end of the interval of the median, in seconds. For a modelled row, this is the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that a pipelined pair sends before it waits for an acknowledgement."""
+        """How many messages a pipelined pair sends before it waits for an acknowledgement."""
         return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
 
 
@@ -124,7 +130,7 @@ class _Row:
 class _Judged:
     """The result of one comparison in one launch.
 
-    `beyond`: whether the two intervals are further apart than the tolerance.
+    `beyond`: whether the gap between the two intervals is larger than the tolerance.
     """
 
     key: tuple[Any, ...]  # identifies the comparison, without its launch
@@ -167,7 +173,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _comparable(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the rows to which a rule may apply. Runs of thousands of pairs have few such rows."""
+    """Return the rows to which a rule may apply. Even a run of thousands of pairs has few such rows."""
     isolated = {row.pattern for row in rows if row.mode == "isolated"}  # to compare with pipelined rows
     two_way = {row.pattern for row in rows if row.direction == "two-way"}
     patterns = isolated | two_way | _REPLACED
@@ -175,7 +181,10 @@ def _comparable(rows: Sequence[Summary]) -> list[Summary]:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """Return the conditions of a header's rows as a hashable key, and the window (messages in flight) of the case."""
+    """Return the conditions of a header's rows as a hashable key.
+
+    Also return the window of the case (the number of messages in flight).
+    """
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
@@ -215,7 +224,7 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
     A two-way operation sends its payload in each direction.
 
-    In pipelined mode, an acknowledgement follows after each window of a one-way operation. Two-way operations have no
+    In pipelined mode, each window of a one-way operation ends with an acknowledgement. Two-way operations have no
     acknowledgement. The acknowledgement takes at most the time of an isolated message.
     """
     rows = [row for row in rows if row.summary.direction is not None]
@@ -254,9 +263,9 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Group the rows of one mode by `_place`, pattern and direction.
+    """Group the rows of one mode by place (`_place`), pattern and direction.
 
-    If a row was measured again, the later measurement replaces the earlier one.
+    If a row was measured twice, only the later measurement is used.
     """
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
     for row in rows:
@@ -267,7 +276,7 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """Return the facts that must be equal in two compared rows: conditions, launch, group, size and cache state."""
+    """Return the facts that two rows must share to be compared: conditions, launch, group, size and cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
@@ -283,9 +292,10 @@ def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
 def _judge(
     code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
 ) -> _Judged:
-    """Compare the time of `row` with `factor` x the sum of the times of `others`.
+    """Check whether the time of `row` exceeds `factor` x the sum of the times of `others`.
 
-    `tolerance`: a fraction of the time. A larger gap between the two intervals exceeds noise.
+    `tolerance`: a fraction of the time. If the gap between the two intervals is larger than this fraction, noise does
+        not explain it.
     """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
@@ -306,7 +316,10 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return a description of one side of a conflict. A side is a row, or several rows of successive operations."""
+    """Return a description of one side of a conflict.
+
+    One side of a conflict is one row, or the rows of several operations that follow each other.
+    """
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

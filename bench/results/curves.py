@@ -31,9 +31,10 @@ Ends = tuple[float, float] | None  # the ends of an interval
 class CurveLabel:
     """The label of a curve. Its text has all its parts.
 
-    `settings`: the settings that distinguish the curve's case from other cases of the pattern, the transport first.
-    `own_name`: the name of the job or log if the settings do not distinguish it from another job; otherwise "".
-    `imported`: whether the curve is imported and other curves are not.
+    `settings`: the settings that distinguish this curve's case from the other cases of the pattern, the transport
+        first.
+    `own_name`: the name of the job or log if the settings of two curves are the same, else "".
+    `imported`: whether this curve is imported and some other curve is not.
     """
 
     settings: tuple[str, ...]
@@ -49,7 +50,7 @@ class CurveLabel:
 def valid(document: Document, mode: str) -> list[Summary]:
     """Return the rows of one mode that have a time and correct data.
 
-    Training steps and passes over a data set are left out: they have figures of their own instead of curves by size.
+    Training steps and passes over a data set are left out, because they have their own figures.
     """
     rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
     others = {one.job for one in document.steps} | {one.job for one in document.feeds}
@@ -59,8 +60,8 @@ def valid(document: Document, mode: str) -> list[Summary]:
 def seconds(row: Summary) -> float:
     """Return the median time in seconds.
 
-    An imported row may have only a mean or a rate. Return the mean, or the time that follows from the rate. Return 0 if
-    the row has no time.
+    An imported row may have no median, but only a mean or a rate. Return the mean, or the time that follows from the
+    rate. Return 0 if the row has no time.
     """
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
@@ -70,13 +71,13 @@ def seconds(row: Summary) -> float:
 
 
 def expected_seconds(row: Summary) -> Ends:
-    """Return the interval of the time in seconds that a real machine is expected to need; None if unknown."""
+    """Return the time in seconds that a real machine is expected to need, as an interval. Return None if unknown."""
     low, high = row.expected_low_s, row.expected_high_s
     return None if low is None or high is None else (low, high)
 
 
 def expected_busbw(row: Summary) -> Ends:
-    """Return the interval of the busbw in GB/s that is expected of a real machine; None if unknown."""
+    """Return the interval, in GB/s, in which the busbw of a real machine is expected. Return None if unknown."""
     low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
     return None if low is None or high is None else (low / 1e9, high / 1e9)
 
@@ -91,11 +92,14 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One size of a curve, with the row of the slowest group in each launch of the case. Times are in seconds.
+    """One point of a curve: a message size, with the row of the slowest group from each launch of the case.
 
-    `seconds`: the median of the launches' medians.
-    `interval`: the 95 % interval of `seconds`, over launches or within a single launch. None means unknown.
-    `spread`: the times of the fastest and the slowest launch, or None for one launch.
+    Times are in seconds.
+
+    `seconds`: the median of the launch medians.
+    `interval`: the 95 % interval of `seconds`. It covers the variation between launches or, for a single launch, within
+        it. None means unknown.
+    `spread`: the times of the fastest and the slowest launch, or None if there is only one launch.
     """
 
     rows: tuple[Summary, ...]
@@ -105,7 +109,7 @@ class CurvePoint:
 
     @property
     def first(self) -> Summary:
-        """The row of the first launch. All launches have the same size, bound, floor and algorithm."""
+        """The row of the first launch. The launches of a point all have the same size, bound, floor and algorithm."""
         return self.rows[0]
 
     @property
@@ -115,24 +119,24 @@ class CurvePoint:
 
     @property
     def converged(self) -> bool:
-        """Whether more than half of the launches converged."""
+        """Whether more than half of the point's launches converged."""
         return 2 * sum(Flag.NOT_CONVERGED in row.flags for row in self.rows) < len(self.rows)
 
     @property
     def above_bound(self) -> bool:
-        """Whether the rate of a launch is above a physical limit."""
+        """Whether any launch of the point has a rate above a physical limit."""
         return any(Flag.ABOVE_BOUND in row.flags for row in self.rows)
 
     def busbw(self, at_seconds: float | None = None) -> float:
-        """Return the bus bandwidth in GB/s for this time. If the time is None, use the median time.
+        """Return the bus bandwidth in GB/s that corresponds to a time in seconds.
 
-        The result is 0 if the pattern has no bus bandwidth.
+        If the time is None, use the median time. If the pattern has no bus bandwidth, the result is 0.
         """
         return (self.first.busbw_bytes_per_s or 0.0) / 1e9 * seconds(self.first) / (at_seconds or self.seconds)
 
 
 def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of one curve in the order of rising size.
+    """Return the points of one curve, sorted by size.
 
     `rows`: the rows of all groups and launches of one case.
     """
@@ -161,17 +165,17 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 
 
 def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
-    """Return one of the rows that differ only in their launch: the row with the middle time.
+    """From rows that differ only in their launch, return the row with the middle time.
 
-    If two launches are in the middle, return the row of the slower one. The row of the fastest launch would show luck,
-    not a result.
+    If two launches are in the middle, return the row of the slower launch. The row of the fastest launch may have been
+    fast by chance.
     """
     cells = launches.cells(document.headers, rows)
     return [sorted(cell.rows.values(), key=seconds)[len(cell.rows) // 2] for cell in cells]
 
 
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of several cases, given their rows. A point has all launches of its case."""
+    """Return the points of several cases, given their rows. A point represents all launches of its case."""
     cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))
     return [point for of_case in cases.values() for point in curve_points(of_case)]
 
@@ -183,7 +187,10 @@ def lines(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, list[
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """Return the title of a panel. If a pattern has several groups, the title says that the slowest group is drawn."""
+    """Return the title of a panel.
+
+    If a pattern has several groups, the title says that the curve shows the slowest group.
+    """
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -211,10 +218,11 @@ def _not_converged(point: CurvePoint) -> str:
 
 
 def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
-    """Return a panel's candidates for its main result: points with the labels of their curves.
+    """Return the points from which a panel's main result is chosen, with the labels of their curves.
 
-    Modelled points and points above their bound are candidates only if there are no others. Points that did not
-    converge are candidates: without them, the title of a busy machine's panel would name a point far below the curve.
+    Modelled points are returned only if no other points exist. Points above their bound are returned only if there are
+    no other points. Points that did not converge are returned, too. Without such points, the main result of a busy
+    machine could lie far below the curve.
     """
     found = [(label, point) for label, points in lines.items() for point in points]
     found = [pair for pair in found if not pair[0].modelled] or found
@@ -222,7 +230,7 @@ def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[
 
 
 def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) -> str:
-    """Return what distinguishes a curve from the other curves of its panel, and a comma; nothing for a single curve."""
+    """Return the name of a curve within its panel, followed by a comma. Return "" if the panel has only one curve."""
     if len(lines) == 1:
         return ""
     own = [word for word in label.settings if not all(word in each.settings for each in lines)]
@@ -232,7 +240,7 @@ def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) 
 
 
 def map_name(document: Document, header: Header) -> str:
-    """Return the name of a job's map of pairs: the pattern and the transport or, for another tool, its table."""
+    """Return the name of a job's map of pairs: pattern and transport, or the table's name in an imported log."""
     if not header.imported:
         return f"{header.pattern} over {header.transport}"
     logs = {each.imported.get("source") for each in document.headers.values() if each.imported}
@@ -241,10 +249,11 @@ def map_name(document: Document, header: Header) -> str:
 
 
 def labels(document: Document) -> dict[str, CurveLabel]:
-    """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
+    """Return a label for each job.
 
-    The launches of a case have the same label. Jobs of different patterns with equal settings share a label. The label
-    of an imported job says so if other jobs are not imported.
+    A label has as few settings as needed to distinguish the job's case from other cases of the pattern. The launches of
+    a case have the same label. Jobs of different patterns share a label if their settings are equal. If only some jobs
+    are imported, the labels of these jobs say "imported".
     """
     case_names = {job: case_of(job, header) for job, header in document.headers.items()}
     headers = {case: document.headers[job] for job, case in reversed(case_names.items())}
@@ -285,7 +294,10 @@ def _own_name(case: str, header: Header) -> str:
 
 
 def _settings(header: Header) -> tuple[tuple[str, ...], ...]:
-    """Return the settings in which jobs can differ, in the order of a label. Each setting is one or more texts."""
+    """Return the settings that may distinguish two jobs, in the order in which a label shows them.
+
+    A setting consists of one or more texts.
+    """
     topology = "all ranks" if header.topology == "world" else header.topology
     return (
         (header.transport,),
@@ -309,29 +321,29 @@ def _modes(header: Header) -> list[str]:
 
 
 def _option(header: Header, name: str) -> str:
-    """Return an option as text, for example `order reverse`. The result is empty if the case has the default."""
+    """Return an option as text, for example `order reverse`. The result is empty if the option has its default."""
     value = _value(header, name)
     return f"{name} {value}" if value else ""
 
 
 def _value(header: Header, name: str) -> str:
-    """Return the value of an option. The result is empty if the case has the default."""
+    """Return the value of an option. The result is empty if the option has its default."""
     case = list(header.case)
     flag = f"--{name}"
     return case[case.index(flag) + 1] if flag in case else ""
 
 
 def label_of(labels: Mapping[str, CurveLabel], row: Summary) -> CurveLabel:
-    """Return the label of a row's curve, which is the label of the job.
+    """Return the label of the curve to which a row belongs. The label is that of the row's job.
 
-    Copies through host memory have a separate curve with another label.
+    Rows that were copied through host memory have a separate curve with another label.
     """
     label = labels[row.job]
     return replace(label, settings=(*label.settings, _STAGED)) if Flag.THROUGH_HOST in row.flags else label
 
 
 def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tuple[list[Summary], list[str]]:
-    """Return the rows of the first `most` curves, and a remark with the number of the other curves."""
+    """Return the rows of the first `most` curves, and a remark that says how many curves are not drawn."""
     names = labels(document)
     shown = set(list(dict.fromkeys(label_of(names, row) for row in rows))[:most])
     left = len({label_of(names, row) for row in rows} - shown)
@@ -340,7 +352,7 @@ def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tupl
 
 
 def transports(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, str]:
-    """Return the transport of each curve by the curve's label, in the order of the rows."""
+    """Map the label of each curve to its transport, in the order of the rows."""
     names = labels(document)
     return {label_of(names, row): row.transport for row in rows}
 
@@ -354,13 +366,16 @@ def through_host_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """Return a remark with the number of rows of a mode that are not drawn because their data were wrong."""
+    """Return a remark that says how many rows of a mode are not drawn because their data were wrong."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
 def interval_remark(points: Iterable[CurvePoint]) -> list[str]:
-    """Return remarks that explain points, bars and bands. Modelled rows have only points."""
+    """Return remarks that explain what the points, bars and bands of a figure show.
+
+    Modelled rows have points but no bars and no bands.
+    """
     points = list(points)
     measured = [point for point in points if not (point.first.modelled or point.first.imported)]
     most = max((len(point.rows) for point in measured), default=0)

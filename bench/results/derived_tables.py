@@ -27,9 +27,9 @@ _SCALING_TITLES = {
 
 
 def tables(document: Document, whole: bool = True) -> list[Table]:
-    """Return every table that has a row.
+    """Return the tables that have at least one row.
 
-    If `whole` is False, the scaling table shows only the largest size of each curve.
+    `whole`: if False, the scaling table shows only the largest size of each curve.
     """
     scalings = document.scalings if whole else _largest(document.scalings)
     sharings = _sizes_shared(document.sharings)
@@ -52,9 +52,9 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """One line of the table of launches.
+    """One size and group of a case, as a line in the table of launches.
 
-    The line shows the spread over launches in each mode, for a size and group of a case.
+    For each mode, the line shows how much the launches differ.
     """
 
     heading: str
@@ -64,7 +64,10 @@ class SpreadLine:
 
 
 def measured_spreads(document: Document) -> list[Spread]:
-    """Return the spreads over measured launches. Modelled launches are equal and have no spread."""
+    """Return the spreads of rows whose launches were measured.
+
+    Modelled launches are all equal, so they have no spread.
+    """
     return [spread for spread in document.spreads if not document.headers[spread.jobs[0]].modelled]
 
 
@@ -121,7 +124,10 @@ def _us(name: str) -> Callable[[Any], str]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """Return an interval as text, such as `0.512..0.530`. The text is `?` if samples or launches are too few."""
+    """Return an interval as text, such as `0.512..0.530`.
+
+    The text is `?` if there are too few samples or launches for an interval.
+    """
     return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
@@ -136,7 +142,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """Return a share as text, `4 of 21`. The result is empty if `num` is 0."""
+    """Return a text such as `4 of 21`. The result is empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 
@@ -169,7 +175,7 @@ _PARITY = (
 
 
 def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
-    """Return only the results for the largest size of each curve."""
+    """Return the results, restricted to the largest size of each curve."""
     largest: dict[str, int] = {}
     for one in scalings:
         heading = _scaling_heading(one)
@@ -182,7 +188,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Check whether the row shows a bandwidth (pipelined) and not a time."""
+    """Check whether the scaling table shows the bandwidth of this row (pipelined) instead of its time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -201,7 +207,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return busbw / bound as text. If the row shows a time, return latency floor / time."""
+    """Return busbw / bound as text. If the row shows a time, return the ratio latency floor / time."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
@@ -259,7 +265,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Return the groups of each job, mode and size as one list."""
+    """Combine the groups of one job, mode and size in one list."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

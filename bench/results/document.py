@@ -1,7 +1,7 @@
 """Data derived from records: summaries of rows, and results that combine several rows, for reports and figures.
 
-Rates are in bytes per second and times in seconds. An unknown value is None, never -1, 0.0 or infinity. Files do not
-store this data. Results that compare rows are in compared_rows.py, and those of training in training_rows.py.
+Rates are in bytes per second and times in seconds. An unknown value is None. It is never -1, 0.0 or infinity. Files do
+not store this data. Results that compare rows are in compared_rows.py, and results of training are in training_rows.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.results.training_rows import Checkpointed, Fed, StepScaling, TrainedS
 class Summary:
     """The figures of one row, derived from its record.
 
-    Rates are in bytes per second. A value is None if it is unknown or must not be shown.
+    Rates are in bytes per second. A value is None if it is unknown or must not be shown to users.
     """
 
     job: str
@@ -113,7 +113,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row over all launches of its run. A ratio of 0.02 means 2 %.
+    """One row of a run, with statistics over all its launches. A ratio of 0.02 means 2 %.
 
     The job (without its launch), the mode, the size and the group identify a row.
 
@@ -168,7 +168,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The model of one curve (job, mode, group).
+    """The model that was fitted to one curve (job, mode, group).
 
     `fits`: whether all residuals are below the limit. If False, do not quote the latency and bandwidth of the model.
     """
@@ -192,8 +192,8 @@ class Conflict:
 
     `ratio`: the measured time of the first row / the largest time that the other row allows.
     `rule`: the rule that the two rows break, such as `pipelined <= isolated`.
-    `code`, `facts`: the reason (ConflictCode).
-    `sentence`: the reason in words.
+    `code`, `facts`: the code of the message about this conflict, and the facts of the message (ConflictCode).
+    `sentence`: the contradiction in words.
     """
 
     rule: str
@@ -207,7 +207,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """One rank compared with the other ranks that did the same work at the same time.
+    """One rank compared with other ranks that did the same work at the same time.
 
     `unit`: the unit of rates, which is "FLOP/s" or, for busbw, "B/s".
     `gpu`: the GPU's index on the host, or None for host memory.
@@ -240,10 +240,10 @@ DOCUMENT_SCHEMA = "bench.document/1"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything that reports and figures show of a run.
+    """All data of a run that reports and figures show.
 
-    A document has the headers by job, the summaries of rows, results that combine several rows, and the rows that were
-    not measured.
+    A document has the headers of the jobs, the summaries of the rows, results that combine several rows, and the rows
+    that were not measured.
 
     `unplanned`: the parts that the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
     `skipped`, `failures`: plain rows, with keys such as "job", "pattern", "transport", "mode", "requested_bytes" and

@@ -1,4 +1,4 @@
-"""Name the rows and limits of passes over data sets, for the figure (figures/) and for the page of a run (page/)."""
+"""Texts that the figure (figures/) and the page of a run (page/) show about reading a data set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fastest_first(document: Document) -> list[Fed]:
 
 
 def not_converged(document: Document) -> set[str]:
-    """Return the cases that converged in no launch."""
+    """Return the cases that did not converge in any launch."""
     converged: dict[str, bool] = {}
     for row in document.summaries:
         case = case_of(row.job, document.headers[row.job])
@@ -43,17 +43,20 @@ def not_converged(document: Document) -> set[str]:
 
 
 def transport_of(document: Document, one: Fed) -> str:
-    """Return the transport of a result's case; "" if no job of the document has the case."""
+    """Return the transport of a result's case, or "" if no job of the document has the case."""
     return next((header.transport for job, header in document.headers.items() if case_of(job, header) == one.job), "")
 
 
 def marked(shown: Sequence[Fed]) -> dict[str, str]:
-    """Return the texts of the marks that belong to these results, by the name of the field."""
+    """Return the explanations of the marks beside these results. The keys are the names of the marked fields."""
     return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 
 def several_sizes(shown: Sequence[Fed]) -> bool:
-    """Check whether the results read different amounts of data. If so, the names of the results contain the amount."""
+    """Check whether the results differ in the amount of data that was read.
+
+    If the amounts differ, the names of the results contain the amount.
+    """
     return len({(one.payload_bytes, one.record_bytes) for one in shown}) > 1
 
 
@@ -66,24 +69,27 @@ def name(one: Fed, with_size: bool) -> str:
 
 
 def size(one: Fed) -> str:
-    """Return how much a pass reads: `256 records of 64K`."""
+    """Return how much data a pass reads, such as `256 records of 64K`."""
     return f"{one.num_records} records of {format_size(one.record_bytes)}"
 
 
 def rate(one: Fed) -> str:
-    """Return the rate in GB/s, and what limits it if that is known."""
+    """Return the rate in GB/s. If known, also return what limits the rate."""
     return f"{one.bytes_per_s / 1e9:.3g}{f', limited by {_LIMITS[one.binds]}' if one.binds else ''}"
 
 
 def fastest(shown: Sequence[Fed]) -> str:
-    """Return the fastest result of each state of the cache: `mds, cold, 0.5 GB/s`. `shown`: the fastest first."""
+    """Return the fastest result for each state of the cache, such as `mds, cold, 0.5 GB/s`.
+
+    `shown`: the fastest first.
+    """
     best = {one.state: one for one in reversed(shown)}
     words = [f"{best[state].files}, {state}, {best[state].bytes_per_s / 1e9:.3g} GB/s" for state in sorted(best)]
     return "; ".join(words)
 
 
 def limits_remark(shown: Sequence[Fed]) -> list[str]:
-    """Return remarks that define when a rate, the training step or the loader limits a result."""
+    """Return remarks that explain when a result counts as limited by a rate, by the training step or by the loader."""
     remarks = []
     alone = [one for one in shown if one.step_s is None]
     if alone:

@@ -1,4 +1,7 @@
-"""Compare the measured rate of reading a data set with the rates that limit it, and with a workload's demand."""
+"""Compare the measured rate of reading a data set with the rates that limit it.
+
+Also compare it with a workload's demand.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
 def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
     """Return one result for each row of each case.
 
-    If a row has three launches or more, its interval is over launches.
+    If a row has three launches or more, its interval covers the variation between launches.
     """
     rows: dict[tuple[object, ...], list[Fed]] = {}
     for one in of_launches:
@@ -77,9 +80,9 @@ def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
 
 
 def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float | None:
-    """Return how long a step is expected to wait for its batch.
+    """Return the time that a training step is expected to wait for its batch.
 
-    Workers prepare batches in parallel with the steps. Without workers, a step waits for the whole preparation.
+    Workers prepare batches in parallel with the steps. Without workers, a step waits until its whole batch is prepared.
     """
     if step_s is None or busy_s is None:
         return None
@@ -87,9 +90,9 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
 
 
 def _link(header: Header, record: Record, destination: str) -> float | None:
-    """Return the rate that each rank gets on the links to the GPUs, in bytes per second.
+    """Return the rate of the link to each rank's GPU, in bytes per second.
 
-    With GPUDirect Storage, the disks may be on the GPUs' switch.
+    With GPUDirect Storage, the path may be shorter, because the disks may be on the same switch as the GPUs.
     """
     if destination == "host":
         return None
@@ -99,8 +102,8 @@ def _link(header: Header, record: Record, destination: str) -> float | None:
 def _gpu_path(reads: ReadSamples) -> str:
     """Return the path on which bytes moved to the GPU.
 
-    Only the driver's count proves the direct path. The driver counts whole MiB. The check therefore allows the count to
-    be too low by 1 MiB or by 1 % of the bytes, whichever is smaller.
+    The direct path is proven only if the driver counted the bytes on this path. The driver counts whole MiB. The driver
+    counts whole MiB, so the count may be too low by 1 MiB or by 1 % of the bytes, whichever is smaller.
     """
     asked = len(reads.device_bytes) * reads.num_records * reads.record_bytes
     counted = sum(reads.driver_bytes)

@@ -1,6 +1,7 @@
 """Report the models that were fitted to a run's curves. Each segment of a curve has a row.
 
-If the model does not describe a curve, the curve has no row. Instead, a line states the largest residual.
+If the model does not describe a curve, the table has no row for this curve. For such a curve, a line states the largest
+residual.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment of a fitted curve. Each segment is a row of the table, below the heading of its job."""
+    """One segment of a fitted curve. Each row of the table shows one segment, below the heading of its job."""
 
     heading: str
     fit: Fit
@@ -35,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class FitReport(Report):
-    """The models of a run's curves. `left_out`: the curves without a model."""
+    """The models of a run's curves. `left_out`: the curves that the model does not describe."""
 
     document: Document
     fits: Sequence[Fit]
@@ -104,14 +105,14 @@ def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
 def misfit(fit: Fit) -> str:
     """Return the text for a curve that the model does not describe.
 
-    For example, the text is `does not fit (largest residual 23 % at 64 KiB): no headline`.
+    An example of such a text is `does not fit (largest residual 23 % at 64 KiB): no headline`.
     """
     at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
     return f"does not fit (largest residual {100 * fit.max_residual:.0f} %{at}): no headline"
 
 
 def basis(fit: Fit) -> str:
-    """Return the variation that the intervals cover, either between launches or between residuals of the curve."""
+    """Return a text that says which variation the intervals cover: between launches, or between residuals."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
@@ -125,7 +126,7 @@ def sizes(segment: Segment) -> str:
 def latency(segment: Segment) -> str:
     """Return the latency in microseconds with its interval, `1.5 [1.3..1.7]`.
 
-    If the interval contains zero, return only the upper end of the interval.
+    If the interval contains zero, return only its upper end, such as `<1.7`.
     """
     high = text.microseconds(segment.latency_high_s)
     if not segment.latency_low_s:
@@ -136,7 +137,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the interval includes a time that does not grow with the size, return only the lower end of the bandwidth.
+    If the time may not depend on the size at all, return only the lower end of the bandwidth.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low
@@ -156,7 +157,7 @@ def half(segment: Segment) -> str:
 def _ninety(piece: Piece) -> str:
     """Return m90, the smallest measured size with at least 90 % of the best measured bandwidth.
 
-    Only the row of the last segment shows m90. Other rows have an empty cell.
+    m90 is shown only in the row of the last segment. The rows of other segments have an empty cell.
     """
     if piece.segment is not piece.fit.segments[-1]:
         return ""

@@ -1,8 +1,8 @@
-"""Compute the measured operations per second of matrix products, and the peak rate of the data sheet.
+"""Compute how many operations per second matrix products reach, and look up the peak rate in the data sheet.
 
-A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the
-vendor's dense rate (no sparsity) for the type, at the vendor's boost clock. A GPU at its power limit stays below the
-peak. A GPU at a higher clock may exceed the peak, so the peak is not a limit.
+A product of two `order` x `order` matrices needs order^3 multiplications and order^3 additions. The peak is the
+vendor's dense rate (without sparsity) for the data type, at the vendor's boost clock. A GPU at its power limit stays
+below the peak. A GPU at a higher clock may exceed the peak. The peak is therefore not a limit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 
 
 def of_payload(payload_bytes: int, dtype: str) -> int | None:
-    """Return the operations of one product of two matrices of `payload_bytes` bytes each; None for an unknown type."""
+    """Return the number of operations in one product of two matrices of `payload_bytes` bytes each.
+
+    Return None if the type is unknown.
+    """
     known = DTYPES.get(dtype)
     return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
 
 
 def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | None:
-    """Return operations per second of one rank, or None for rows of other patterns."""
+    """Return the operations per second of one rank, or None if the row is from a pattern without matrix products."""
     if header.pattern != PATTERN or not median_s:
         return None
     operations = of_payload(payload_bytes, header.dtype)
@@ -67,8 +70,8 @@ def peak(header: Header) -> tuple[float, str] | None:
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
     """Return the operations per second of the slowest GPU, for each pair of GPU model and arithmetic type.
 
-    The rate is that of the GPU's best size. A training step waits for the slowest GPU. Rows with wrong data are left
-    out.
+    The rate of a GPU is its highest rate over all sizes. The slowest GPU counts, because a training step waits for the
+    slowest GPU. Rows with wrong data are left out.
     """
     best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in rows:

@@ -1,6 +1,6 @@
 """Compute the overhead of a framework: the ratio of the time with the framework to the time without it.
 
-Both times are from the same run.
+Both times were measured in the same run.
 
 The field `bare` of a transport's traits is the name of the transport that calls the library without the framework.
 """
@@ -21,9 +21,9 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
-    """Return a note on each pattern and mode that was measured both with a framework and without it.
+    """Return a note on each pattern and mode that was measured with a framework and also without it.
 
-    For each size, the note states the ratio with its interval, and the difference in seconds.
+    For each size, the note states the ratio with its interval, and the difference of the two times in seconds.
 
     `measured`: the rows of the run, from `launches.cells`.
     """

@@ -1,10 +1,11 @@
 """Find slow GPUs, by comparison with other GPUs that do the same work at the same time.
 
-The compared rows have the same job, mode and size. Each row belongs to a group of a single rank and has a rate. The
-distance of a GPU's rate from the median is in robust standard deviations. A robust standard deviation is 1.4826 x the
-median absolute deviation, but at least 0.5 % of the median. A few slow GPUs hardly change it. A GPU is slow if its rate
-is below the median by more than MATTERS and by more than `threshold`. If all GPUs are equal, the slowest GPU exceeds
-`threshold` by chance in one of a thousand runs.
+Rows are compared if they have the same job, mode and size. Each row belongs to a group of a single rank and has a rate.
+`z` is the distance of a GPU's rate from the median, in robust standard deviations. A robust standard deviation is
+1.4826 x the median absolute deviation. At least 0.5 % of the median is used. A few slow GPUs hardly change this
+standard deviation. A GPU is slow under two conditions: its rate is below the median by more than the share MATTERS, and
+its distance from the median is above `threshold`. If all GPUs are equal, a GPU is called slow by chance in at most one
+of a thousand runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CHANCE = 1e-3
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
     """Compare each GPU with the other GPUs, for each job, mode and size.
 
-    At least LEAST GPUs must have correct data. Ranks that share a GPU are left out.
+    A row is compared only if at least LEAST GPUs have correct data. Ranks that share a GPU are left out.
     """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
@@ -46,11 +47,10 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 
 
 def threshold(num: int) -> float:
-    """Return the limit in robust standard deviations for the slowest of `num` GPUs.
+    """Return how far below the median the slowest of `num` equal GPUs may be, in robust standard deviations.
 
-    If all GPUs are equal, the probability that the slowest GPU exceeds the limit is _CHANCE. The spread measured on few
-    GPUs is uncertain, so the limit is multiplied by 1 + 4 / num. For 8 GPUs, it is 1.5 times the limit for an exactly
-    known spread.
+    The slowest GPU exceeds this limit by chance with the probability _CHANCE. With few GPUs, the measured spread is
+    uncertain, so the limit is multiplied by 1 + 4 / num. For 8 GPUs, the factor 1 + 4 / num is 1.5.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
@@ -92,7 +92,7 @@ def _rate(row: Summary) -> float | None:
 
 
 def _ranks_of_groups(header: Header) -> dict[str, int]:
-    """Map the name of each group of a single rank to this rank."""
+    """For each group that consists of a single rank, map its name to this rank."""
     if not header.num_nodes or not header.ranks_per_node:
         return {}
     try:

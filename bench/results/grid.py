@@ -1,6 +1,7 @@
 """Write one table in four formats.
 
-Each column has a title, and a function that turns a value into text. JSON and CSV have the values unchanged.
+Each column has a title, and a function that returns the text of a value. JSON and CSV contain the values themselves
+instead of the texts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def table(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Se
 
 
 def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
-    """Return a GitHub table, and the remarks as a list below the table."""
+    """Return the table in the Markdown of GitHub, followed by the remarks as a list."""
     rule = "|" + "|".join("---:" if column.right else "---" for column in columns) + "|"
     head = "| " + " | ".join(column.title for column in columns) + " |"
     body = ["| " + " | ".join(map(printable.markdown_cell, row)) + " |" for row in cells]

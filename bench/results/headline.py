@@ -34,7 +34,7 @@ MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """The names of a run in commands. `name`: the run's folder. `scenario` and `cluster`: "" if they are unknown."""
+    """The names by which commands refer to a run. `name`: the run's folder. `scenario` and `cluster`: "" if unknown."""
 
     name: str
     scenario: str = ""
@@ -44,7 +44,7 @@ class NamedRun:
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """Return the summary of a run.
 
-    `run`: the names of the run in commands, or None for a summary that advises no command.
+    `run`: the names by which commands refer to the run. If `run` is None, the summary suggests no next command.
     """
     if not document.headers:
         return []
@@ -148,10 +148,9 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
 
 
 def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
-    """Return the line about the fastest and the slowest reads, or an empty list without reads.
+    """Return the line about the fastest and the slowest reads. Return an empty list if the run has no reads.
 
-    Training data are seldom in memory. If a run has reads from the device, reads from the page cache are therefore left
-    out.
+    Training data are seldom in memory. If a run has reads from the device, its reads from the page cache are left out.
     """
     rows = [one for one in feeds if one.state != "warm"] or list(feeds)
     if not rows:
@@ -177,8 +176,8 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
 def _transports(document: Document, without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
-    If a case has several launches, its row is that of the middle launch.
-    `without_latency`: the jobs whose times are not latencies, because each time is the time of several operations.
+    If a case has several launches, only the row of the middle launch is used.
+    `without_latency`: the jobs in which a time covers several operations, so the time is no latency.
     """
     usable = [row for row in document.summaries if row.verified is not False]
     found = []
@@ -199,12 +198,12 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
 
 
 def _telling(rated: Sequence[Summary]) -> Sequence[Summary]:
-    """Return the rows from which to take the largest bus bandwidth.
+    """Return the rows among which the largest bus bandwidth is searched.
 
-    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
-    rows of small messages alone do not take precedence, because they show latency and not bandwidth. The figure of
-    ideal links alone is misleading. Modelled rows with an expected figure therefore take precedence over other modelled
-    rows.
+    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. If all
+    pipelined rows are of small messages, they do not take precedence, because their times depend on latency. For
+    modelled rows, the bandwidth of ideal links would be misleading. Modelled rows with an expected figure of a real
+    machine therefore take precedence over other modelled rows.
     """
     largest = max((row.payload_bytes for row in rated), default=0)
     pipelined = [row for row in rated if row.mode == "pipelined"]
@@ -214,7 +213,7 @@ def _telling(rated: Sequence[Summary]) -> Sequence[Summary]:
 
 
 def _best(rated: Sequence[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth. The result is empty without rows."""
+    """Return the facts of the row that has the largest bus bandwidth. The result is empty without rows."""
     if not rated:
         return {}
     best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0)
@@ -230,7 +229,7 @@ def _best(rated: Sequence[Summary]) -> dict[str, Any]:
 
 
 def _is_rated(row: Summary) -> bool:
-    """Check whether a row has a bus bandwidth that is not above its bound."""
+    """Check whether a row has a bus bandwidth, and whether it does not exceed its bound."""
     rate = row.busbw_bytes_per_s
     return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
 
@@ -241,10 +240,10 @@ def _is_timed(row: Summary) -> bool:
 
 
 def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation. The result is empty without rows.
+    """Return the facts of the row that has the smallest time of one operation. The result is empty without rows.
 
-    Modelled rows with an expected time take precedence over other modelled rows. The function chooses the row with the
-    smallest expected time among these rows.
+    Modelled rows with an expected time take precedence over other modelled rows. Among modelled rows with an expected
+    time, the row with the smallest expected time is chosen.
     """
     timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:
@@ -262,7 +261,7 @@ def _smallest(timed: Sequence[Summary]) -> dict[str, Any]:
 def _floor(row: Summary) -> str | None:
     """Return the latency floor of a row as text.
 
-    Return None if the row is faster than its floor, which is possible if ranks share memory.
+    Return None if the row is faster than its floor. A row can be faster than its floor if ranks share memory.
     """
     seconds = _seconds(row)
     if row.floor_s is None or (seconds is not None and seconds < row.floor_s):
@@ -293,7 +292,7 @@ def _row_words(row: Summary) -> str:
 def _trust(document: Document, busy: BusyRun) -> Coded:
     """Return the line about the reliability of the figures.
 
-    The line covers wrong data, convergence, contradictions, launches, and other load on the machine.
+    This line covers wrong data, convergence, contradictions, launches, and other load on the machine.
     """
     rows = document.summaries
     measured = [row for row in rows if not row.modelled and not row.imported]
@@ -319,7 +318,7 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
 
 
 def is_open(row: Summary) -> bool:
-    """Check whether a row's median has no interval, or an interval that is wider than requested."""
+    """Check whether the interval of a row's median is missing, or wider than requested."""
     return not _OPEN.isdisjoint(row.flags)
 
 
@@ -327,7 +326,7 @@ def is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
-    """Return the next command to advise. The first condition that is true decides."""
+    """Return the command that the summary suggests next. The first condition that applies determines the command."""
     rows = document.summaries
     scenario, command = _command(run)
     if document.replays:
@@ -350,6 +349,6 @@ def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
 
 
 def _command(run: NamedRun) -> tuple[str, str]:
-    """Return the name of the run's scenario, and the command that measures it again."""
+    """Return the name of the run's scenario, and the command that measures this scenario again."""
     cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
     return run.scenario, f"linkbench run {run.scenario}{cluster}"

@@ -1,8 +1,9 @@
-"""Estimate the ratio of a row's times in two runs from the launch medians, and give a verdict on the row.
+"""Estimate by which factor the time of a row differs between two runs, and give a verdict on the row.
 
-The statistical units are launches. Samples of several launches must not be pooled. A test on pooled samples finds a
-difference in most pairs of identical runs. The p-value comes from the joint test over all rows (results/joint_test.py).
-This test assumes no distribution. The interval assumes that the logarithms of the medians are normally distributed.
+The input is one median per launch, because launches are the statistical units. Samples of several launches must not be
+merged into one sample. A test on merged samples finds a difference in most pairs of identical runs. The p-value comes
+from the joint test over all rows (results/joint_test.py). The joint test assumes no distribution. The interval assumes
+that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run
 
 
 class ComparisonVerdict(StrEnum):
-    """The result of comparing one row.
+    """The result of the comparison of one row.
 
-    Only the first four values are verdicts. Exploratory, modelled and imported rows have a ratio but no verdict.
+    Only the first four members are verdicts. Exploratory, modelled and imported rows have a ratio but get no verdict.
     """
 
     SLOWER = "slower"
@@ -42,7 +43,7 @@ class ComparisonVerdict(StrEnum):
 class RatioEstimate:
     """The estimated ratio of one row in two runs.
 
-    `ratio`: the median of NEW's launch medians / the median of BASE's launch medians, with its 95 % interval.
+    `ratio`: the median of NEW's launch medians / the median of BASE's launch medians, with a 95 % interval.
     `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches.
     `min_detectable`: the smallest change that gives a verdict with probability 0.9 (0.07 is 7 %).
     """
@@ -61,14 +62,19 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
     `delta`: the change that matters (0.05 is 5 %).
     `test`: the row's part of the joint test.
 
-    The interval is Welch's interval of the logarithms of the medians. If launches are skewed, the interval is widened
-    until it contains the ratio of medians.
+    The interval is Welch's interval of the logarithms of the medians. If the distribution of the launches is skewed,
+    the interval is widened until it contains the ratio of the medians.
 
-    `min_detectable` is the smallest true change of this row alone that a comparison finds with probability 0.9.
-    Launches are assumed to vary as before. The value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2)))
-    - 1. Here, se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, and t has Welch's degrees of freedom. The
-    first argument of max is the limit of the test. The second is the limit for a ratio beyond delta. The factor
-    sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
+    `min_detectable` is the smallest true change of this row alone that a comparison finds with probability 0.9. It is
+    assumed that launches vary as in these two runs:
+
+    `min_detectable = exp(max(test.least_log, ln(1 + delta) + t x se x sqrt(pi/2))) - 1`
+
+    `se` is the standard error of the difference of the mean log medians, `sqrt(s_base^2 / k_base + s_new^2 / k_new)`.
+    `t` is the 90 % quantile of Student's t with Welch's degrees of freedom. `test.least_log` is the logarithm of the
+    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change for
+    which the ratio is found to be beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
+    compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -84,7 +90,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of `new` / the median of `base`, and both ends of the ratio's 95 % interval.
+    """Return the ratio of two medians (`new` / `base`), and both ends of its 95 % interval.
 
     `base` and `new` must have two or more values each.
     """
@@ -100,10 +106,11 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return the interval of `value` / `other`, given the intervals of `value` and `other`.
 
-    `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
-    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the lower and the upper half of
-    the interval separately. Each half is the square root of a sum of squares. The lower half uses the lower half of
-    `around` and the upper half of `around_other`. The upper half uses the opposite halves.
+    `value` and `other` must be independent. The two intervals may be asymmetric. The method is MOVER (Zou and Donner,
+    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the two halves of the interval
+    (below and above the ratio) separately. Each half is the square root of a sum of two squares. The lower half uses
+    the distance of `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the
+    distance of `value` from its upper end and the distance of `other` from its lower end.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -111,14 +118,13 @@ def ratio_interval(
 
 
 def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float, fdr: float) -> ComparisonVerdict:
-    """Return the verdict on one row.
+    """Return the verdict on one row. A ratio between 1 / (1 + delta) and 1 + delta counts as unchanged.
 
-    - Slower or faster: p is at most `fdr`, and the ratio is beyond delta.
-    - Equivalent: the whole interval is within delta.
+    - Slower or faster: p is at most `fdr`, and the ratio is outside these limits.
+    - Equivalent: the whole interval of the ratio is within these limits.
     - Inconclusive: all other cases.
 
-    The limits of the ratio are 1 + delta and 1 / (1 + delta). If BASE and NEW are swapped, the verdict is therefore the
-    opposite.
+    If BASE and NEW are swapped, a slower row becomes a faster row, and a faster row becomes a slower row.
     """
     low, high = 1 / (1 + delta), 1 + delta
     if p <= fdr and not low <= ratio <= high:
@@ -131,8 +137,8 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
     """Return Cliff's delta of the launches, from -1 to 1.
 
-    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if each run is
-    faster in the same number of pairs of launches.
+    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if BASE and NEW are
+    each faster in the same number of pairs of launches.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())

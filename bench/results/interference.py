@@ -1,4 +1,4 @@
-"""Compute how much slower traffic becomes while other ranks (aggressors) send.
+"""Compute how much slower a row becomes while other ranks (aggressors) send.
 
 Each block of samples with aggressors is compared with a neighbouring block without aggressors.
 """
@@ -22,7 +22,10 @@ _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """Return the interference of a row with aggressors and valid results, or an empty list for any other row."""
+    """Return the interference of a row that has aggressors and valid results.
+
+    Return an empty list for any other row.
+    """
     if record.contention is None or record.samples is None or record.verified is False:
         return []
     contention, disturbed = record.contention, record.samples.seconds
@@ -66,7 +69,7 @@ def _of_one(
 
 
 def _num_not_covered(contention: Contention) -> int:
-    """Return the number of blocks in which the aggressors hardly sent."""
+    """Return the number of blocks in which the aggressors sent much less than when they run alone."""
     rates = contention.rates_bytes_per_s
     busy = contention.busy or [1.0] * len(rates)
     least = _LEAST_RATE * contention.rate_alone_bytes_per_s

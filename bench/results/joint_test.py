@@ -1,20 +1,22 @@
 """Test whether anything changed between two runs, and which rows changed. All rows are tested together.
 
-The errors of a launch's rows are correlated, so a launch is one statistical unit. If nothing changed, each way to
-assign the launches to the two runs is equally likely. A permutation test is therefore possible. Such a test computes a
-statistic for every assignment. p is the share of assignments whose statistic is at least the observed value. The test
-assumes no distribution, and rows may depend on each other.
+All rows of a launch share some errors, so a launch is one statistical unit. If nothing changed between the runs, every
+assignment of the launches to the two runs is equally likely. A permutation test is therefore possible. A permutation
+test computes a statistic for every assignment. The p-value is the share of assignments whose statistic is at least as
+large as the measured statistic. The test assumes neither a distribution nor independent rows.
 
-There are two statistics. The weighted mean change over all rows finds a small change of all rows. The largest change of
-a row, in units of the row's error, finds a large change of one row. `JointTest.p` follows from the smaller p-value of
-the two statistics. The choice of the smaller p-value would cause too many false positives. The same permutations
-correct `JointTest.p` for this choice.
+There are two statistics. The first statistic is the weighted mean change over all rows. The first statistic finds a
+small change that all rows share. The second statistic is the largest change of a single row, divided by the error of
+this row. The second statistic finds a large change of one row. `JointTest.p` is based on the smaller of their two
+p-values. Without a correction, the choice of the smaller p-value would cause too many false positives. The same
+permutations give the corrected p-value.
 
-Three measures prevent a few bad launches from hiding a change. First, values far from the median are winsorised, within
-each row and for whole launches. Second, a row's change is also computed relative to the other rows of its launch, and
-the larger change is used. Third, if launches alternated, a permutation exchanges only the two launches of a pair. If
-the machine drifted as well, the mean of each pair is subtracted. These measures do not depend on the assignment of
-launches to runs, so the permutation test remains exact.
+A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised.
+This is done within each row, and for whole launches. Second, the change of a row is computed in two ways: as it is, and
+relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of
+the two runs alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the
+mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to which
+run, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ Values = npt.NDArray[np.float64]
 class RowTest:
     """The test of one row.
 
-    The statistic of a row is |change| / (error of the row + median error of all rows).
+    The statistic of a row is |change| / (error of the row + median error over all rows).
 
     `p`: the test computes the statistic of every row in every permutation. p is the share of these statistics that are
         at least as large as this row's measured statistic.
@@ -88,9 +90,9 @@ class JointTest:
 def joint_test(
     base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED, paired: bool = False
 ) -> JointTest:
-    """Test two runs, given as arrays of log medians of shape (launches, rows).
+    """Test two runs for differences. The runs are arrays of log medians of shape (launches, rows).
 
-    A value is NaN if the launch lacks the row. Each row needs at least two launches of each run.
+    If a launch lacks a row, the value is NaN. Both runs must have at least two launches of each row.
 
     `alpha`: the probability with which a comparison of two equal runs may find a change.
     `most_counted`: the largest number of assignments that are all tried. If there are more assignments, the test draws
@@ -136,10 +138,10 @@ def joint_test(
 
 
 def _drifts(base: Values, new: Values) -> bool:
-    """Check whether the variation between pairs is larger than the variation between the two launches of a pair.
+    """Check whether launches of different pairs differ more than the two launches of one pair.
 
-    The test subtracts the mean of each pair only if the machine drifted. Without drift, this subtraction would reduce
-    the power of the test. The result of this check is the same if the launches of a pair are exchanged.
+    The mean of each pair is subtracted only if the machine drifted. If the machine did not drift, subtracting the mean
+    would make the test less likely to find a change. Exchanging the two launches of a pair does not change the result.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
     apart = float(np.median(np.abs(middle - np.median(middle))))
@@ -147,10 +149,10 @@ def _drifts(base: Values, new: Values) -> bool:
 
 
 def _drawn_in(values: Values, far: float) -> Values:
-    """Winsorise the values of each column, then subtract the column's mean. NaN stays NaN.
+    """Winsorise the values of each column, then subtract the mean of the column. NaN stays NaN.
 
-    Values further than `far` robust deviations from the median are winsorised. A column's deviation counts as at least
-    a tenth of the median deviation over columns.
+    Values further than `far` robust deviations from the median are winsorised (moved to this distance). The robust
+    deviation of a column is raised to at least a tenth of the median deviation over all columns.
     """
     middle = _median(values, axis=0)
     spread = 1.4826 * _median(np.abs(values - middle), axis=0)
@@ -164,8 +166,8 @@ def _drawn_in(values: Values, far: float) -> Values:
 def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
     """Subtract from each value the change that all rows of its launch have in common.
 
-    This change is the median over the launch's rows, in units of each row's spread. The result is NaN where `there` is
-    False.
+    The common change of a launch is the median over its rows. Each row is first divided by its own spread. A value of
+    the result is NaN where `there` is False.
     """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing), axis=0)
@@ -178,7 +180,7 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
     """Return the median of the values that are present.
 
-    `np.nanmedian` is slow, so it is called only if a value is missing.
+    The function `np.nanmedian` is slow, so it is called only if a value is missing.
     """
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)
@@ -187,10 +189,10 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 
 @lru_cache(maxsize=8)
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
-    """Return the ways to choose which launch of each pair belongs to NEW.
+    """Return assignments of launches to the runs. In each assignment, one launch of each pair belongs to NEW.
 
-    The result has a row for each way and a column for each launch. A value is 1 if the launch belongs to NEW, otherwise
-    0. The columns of the launches that were measured as NEW come first.
+    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and 0 for BASE. The
+    launches that were measured as NEW are in the first half of the columns.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
@@ -203,10 +205,10 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
-    """Return the ways to choose which launches belong to NEW.
+    """Return assignments of launches to the runs BASE and NEW.
 
-    The result has a row for each way and a column for each launch. A value is 1 if the launch belongs to NEW, otherwise
-    0. The first row is the measured assignment.
+    The result has one row for each assignment and one column for each launch. A value is 1 for NEW and
+    0 for BASE. The first row is the measured assignment.
     """
     number = math.comb(num_launches, num_new)
     if number <= most_counted:
@@ -221,12 +223,13 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 
 
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
-    """Return the statistics of shape (ways, rows), and the error of each row in the measured assignment.
+    """Return two arrays: the statistics of shape (ways, rows), and the errors of the rows in the measured assignment.
 
-    A statistic is |change| / (error + median error). A returned error also includes the median error.
+    The statistic of a row is |change| / (error of the row + median error over the rows). The returned error of a row is
+    its error plus the median error.
 
-    If the few launches of a row are equal by chance, its error is nearly 0. The median error prevents a large statistic
-    of such a row. A row with fewer than two launches in a run gets 0.
+    If a row has few launches that happen to be equal, its own error is nearly 0. The median error keeps the statistic
+    of such a row small. If a row has fewer than two launches in one of the runs, its statistic is 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new
@@ -247,9 +250,9 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
 
 
 def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
-    """Return a score for each launch: the weighted mean of its values.
+    """For each launch, return a score: the weighted mean of its values.
 
-    Values are relative to the row's mean over all launches.
+    The values are relative to the mean of their row over all launches.
     """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing - _median(missing, axis=0)), axis=0)
@@ -260,7 +263,7 @@ def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _difference(score: Values, ways: Values) -> Values:
-    """Return the mean score of NEW minus the mean score of BASE, for each assignment of launches (row of `ways`)."""
+    """For each assignment of the launches, return the mean score of NEW minus the mean score of BASE."""
     num_new = ways[0].sum()
     chosen = ways @ score
     difference: Values = chosen / num_new - (score.sum() - chosen) / (len(score) - num_new)
@@ -268,7 +271,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return the p-value of each assignment, which is the share of assignments whose statistic is at least as large."""
+    """Return the p-value of each assignment: the share of all assignments whose statistic is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)
@@ -276,9 +279,10 @@ def _p_of_each(statistic: Values) -> Values:
 
 
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
-    """Compare the measured statistic of each row with the statistics of all rows in all assignments of launches.
+    """Return the p-value and the smallest detectable change of each row.
 
-    The first assignment is the measured assignment.
+    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of
+    `size` is the measured assignment.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)
@@ -298,9 +302,9 @@ def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]
 
 
 def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return (low, middle, high, least): the difference of means with its 95 % interval, then the least change.
+    """Return (low, middle, high, least): the difference of the means with its 95 % interval, and the least change.
 
-    `least` is the smallest difference that the test finds with probability POWER.
+    `least`: the smallest difference that the test finds with probability POWER.
     """
     new, base = score[:num_new], score[num_new:]
     middle = float(new.mean() - base.mean())
@@ -313,7 +317,10 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 
 
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return the results of `_welch` for the mean difference of pairs."""
+    """Return (low, middle, high, least) as `_welch` does.
+
+    The difference is computed within each pair, and the differences are then averaged.
+    """
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)
     return _around(float(differences.mean()), error, num_pairs - 1, alpha)
@@ -328,8 +335,9 @@ def _around(middle: float, error: float, degrees: float, alpha: float) -> tuple[
 def corrected(p_values: Sequence[float] | Values) -> list[float]:
     """Correct p-values by Benjamini and Hochberg's method.
 
-    If all rows with a corrected value up to q are called changed, the expected share of false positives is at most q.
-    The correction holds for independent rows, and for rows that vary together, such as the sizes of one launch.
+    If all rows with a corrected p-value of at most q are called changed, the expected share of false positives is at
+    most q. This correction is valid for independent rows, and for rows that vary together, such as the sizes of one
+    launch.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

@@ -1,8 +1,8 @@
 """Group rows that differ only in their launch, and compute the spread between launches.
 
-Launches of a program differ in the placement of ranks, in the memory pages, and in the programs that run at the same
-time. The spread within a launch does not show these differences. Therefore, launches are the units of an experiment
-(method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016).
+Two launches of a program differ in the placement of ranks, in their memory pages, and in the other programs that run
+meanwhile. The spread within one launch does not include these differences. Launches are therefore the units of an
+experiment. Source: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Factors = Mapping[str, str | None]
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal in two rows. Rows that differ in one of these facts are not compared.
+    """Yield the facts in which two rows must agree before they are compared.
 
-    The result has every factor that is not declared comparable, and every fact that ranks report.
+    The function yields all factors that are not declared comparable, and all facts that ranks report.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -56,7 +56,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """Return a function that reads a factor's value from the case in a header."""
+    """Return a function that takes a header and returns the value of a factor in its case."""
 
     @lru_cache(maxsize=1024)  # a comparison reads the factors of each launch many times
     def shown(argv: tuple[str, ...], transport: str) -> str | None:
@@ -80,7 +80,7 @@ COMPARED = tuple(_compared())
 # not frozen, as document.Summary
 @dataclass(slots=True, unsafe_hash=True)
 class RowKey:
-    """The pattern, mode, group and size of a row."""
+    """The key of a row: its pattern, mode, group and size."""
 
     pattern: str
     mode: str
@@ -106,11 +106,11 @@ class RowLaunches:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTable:
-    """The logarithms of the launch medians, as an array of shape (launches, rows).
+    """The launch medians of several rows, as logarithms in an array of shape (launches, rows).
 
-    A value is NaN if the row lacks the launch.
+    If a row lacks a launch, the value is NaN.
 
-    `numbers`: the launch number of each line.
+    `numbers`: the launch number of each row of this array.
     """
 
     numbers: tuple[int, ...]
@@ -120,10 +120,11 @@ class LaunchTable:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """Return the rows of a run. Each row has all its launches.
+    """Return the rows of a run. One row of a run, with all its launches.
 
-    `headers`: the header of each job; `job#2` is the second attempt of a job.
-    `variables`: the environment variables that count as factors; by default the result of `varied_variables`.
+    `headers`: the headers of the jobs. The key of the second attempt of a job is `job#2`.
+    `variables`: the environment variables that count as factors. By default, these are the variables of
+        `varied_variables`.
     """
     names = varied_variables(headers) if variables is None else tuple(variables)
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
@@ -146,9 +147,9 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """Return the environment variables that a scenario's `env` varies.
+    """Return the environment variables for which a scenario has several values (`env`).
 
-    The value of such a variable differs between jobs of the same case and launch.
+    In jobs of the same case and launch, such a variable has several values.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
@@ -167,13 +168,13 @@ def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
 def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     """Return the median of each launch in seconds, in launch order.
 
-    Launches with wrong data or without data are left out.
+    Launches without data or with wrong data are left out.
     """
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
 def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[int, ...]:
-    """Return the number of each launch that `launch_medians` returns."""
+    """Return the launch numbers of the values that `launch_medians` returns."""
     return tuple(headers[row.job].launch for row in _usable(cell))
 
 
@@ -183,10 +184,10 @@ def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.ND
 
 
 def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> LaunchTable:
-    """Return the launches of rows as a table. Lines are in the order of launch numbers.
+    """Return the launches of rows as a table. The table is sorted by launch number. A launch takes one line.
 
-    All values of a line are from the same launch. If a row has a launch number twice, the table has a second line for
-    this number.
+    All values of a line are from the same launch. If a row has two launches with the same number, the second launch is
+    on an additional line.
 
     `rows`: for each row, its launch numbers and its medians in seconds.
     """
@@ -220,8 +221,9 @@ def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> t
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of the launches, in seconds, or None for fewer than 3 launches.
 
-    The interval is exp(mean +- t s / sqrt(k)) of the logarithms of k medians, where t has k - 1 degrees of freedom. If
-    launches are skewed, the interval is widened until it contains the median.
+    The interval is exp(mean +- t s / sqrt(k)). Here, k is the number of launches, and mean and s are the mean and the
+    standard deviation of the logarithms. The quantile t has k - 1 degrees of freedom. If the distribution of the
+    launches is skewed, the interval is widened until it contains the median.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -232,7 +234,10 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of values that may be zero or negative. The interval is mean +- t s / sqrt(k)."""
+    """Return the 95 % interval of the mean of values that may be zero or negative.
+
+    The interval is mean +- t s / sqrt(k).
+    """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
     half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(medians) - 1) * stdev(medians) / math.sqrt(len(medians))
@@ -255,7 +260,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 def _start(job: str) -> str:
     """Return the job's name without its attempt.
 
-    All attempts of a job are one launch, because a later attempt completes an earlier attempt.
+    All attempts of a job count as one launch, because a later attempt completes an earlier attempt.
     """
     return job.partition("#")[0]
 
@@ -294,7 +299,10 @@ def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread
 
 
 def _header_factors(header: Header) -> dict[str, str | None]:
-    """Return the value in the header for each factor of COMPARED. The value is None if the header lacks the factor."""
+    """Return the values of all factors in COMPARED, as a header states them.
+
+    The value is None if the header does not state the factor.
+    """
     found = {fact.name: fact.read(header) for fact in COMPARED}
     return {name: None if value is None else str(value) for name, value in found.items()}
 
@@ -304,7 +312,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """Return the factors that may change from row to row.
+    """Return the factors that may differ between the rows of one job.
 
     `asked_cache`: the requested cache state. The state of a row may differ, because small buffers may stay in the
         cache.

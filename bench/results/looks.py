@@ -1,7 +1,7 @@
 """Choose the colours and markers of all figures. A transport or a machine looks the same in all figures.
 
 The trait `look` of a transport is an index into the table of looks. A machine has the hue of its GPU. Machines with the
-same GPU have different tones and markers. Machines with different GPUs have different hues, and usually also different
+same GPU have different tones and markers. Machines with different GPUs have different hues and usually different
 markers. Bounds and floors are grey. Transports and machines have different hues.
 """
 
@@ -44,7 +44,10 @@ _TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 
 
 def of_transport(name: str) -> tuple[str, str]:
-    """Return the colour and the marker of a transport. Imported tools look like an unknown transport."""
+    """Return the colour and the marker with which a transport is drawn.
+
+    Imported tools are drawn like an unknown transport.
+    """
     index = traits(name).look
     return COLOURS[index], MARKERS[index]
 
@@ -53,7 +56,7 @@ def of_transport(name: str) -> tuple[str, str]:
 def of_machine(name: str) -> tuple[str, str]:
     """Return the colour and the marker of an instance type or a GPU.
 
-    An unknown type gets a colour that follows from its name.
+    The colour of an unknown type is computed from its name.
     """
     gpu_of = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
     gpu_of |= {each: each for each in catalogue.gpus()}
@@ -68,7 +71,7 @@ def of_machine(name: str) -> tuple[str, str]:
 def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return the colours and markers of the machines of one figure.
 
-    If two machines would have the same marker, the second machine gets a marker that is free in this figure.
+    If two machines would have the same marker, the second machine gets an unused marker.
     """
     found: dict[str, tuple[str, str]] = {}
     for name in dict.fromkeys(names):
@@ -80,7 +83,10 @@ def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def tone(colour: str, number: int) -> str:
-    """Return a lighter or darker tone of a colour, for series of the same transport. Number 0 is the colour itself."""
+    """Return a lighter or darker tone of a colour, so that series of the same transport differ.
+
+    Tone 0 is the colour itself.
+    """
     share = _TONES[number % len(_TONES)]
     towards = 255 if share > 0 or colour == "#000000" else 0  # black has no darker tone
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""Texts for flags, notes, contradictions and reasons. Program logic reads only the codes of these texts."""
+"""Texts for flags, notes, contradictions and reasons. Program logic uses only the codes, never the texts."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ FOLDED = {
 
 
 class HeadlineCode(OptionalPartsCode):
-    """The lines of the summary above a run's tables."""
+    """The lines of the summary that is printed above the tables of a run."""
 
     BUSY = (
         "busy",
@@ -235,9 +235,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """The reason why linkbench has no expected figure of a real machine for a modelled row.
+    """Why linkbench has no prediction of a real machine for a modelled row.
 
-    A note shows this text after the names of the patterns.
+    In a note, the names of the patterns come before this reason.
     """
 
     PATTERN = "pattern", "cannot be predicted"
@@ -285,7 +285,7 @@ class ReasonCode(Code):
 
 
 class NoFitCode(Code):
-    """Why no model is fitted to a curve."""
+    """Why no model could be fitted to a curve."""
 
     WRONG_DATA = "wrong-data", "a row received wrong data"
     FEW_SIZES = "few-sizes", "only {num} sizes: a model needs at least {least}"

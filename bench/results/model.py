@@ -1,9 +1,9 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-A library may switch its protocol at some sizes. A new segment begins at these sizes. The fit finds these sizes. The fit
-minimises the squares of relative errors, because absolute errors of the largest sizes would dominate. If the model does
-not describe a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and
-bytes.
+A library may switch its protocol at some sizes. At each such size, a new segment of the model begins. The fit finds
+these sizes. The fit minimises relative errors. With absolute errors, the largest sizes would dominate the fit. If the
+model does not describe a curve, `Fit.fits` is False. If `Fit.fits` is False, do not quote the latency and bandwidth of
+the fit. Units are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve.
 
-    `low_s`, `high_s`: the interval of the median, or None if unknown. For several launches, these are the lowest and
-    the highest median.
+    `low_s`, `high_s`: the interval of the median, or None if unknown. If there are several launches, `low_s` and
+    `high_s` are the lowest and the highest launch median.
     `converged`: whether more than half of the launches converged.
     """
 
@@ -58,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group, in the order of rising size.
+    """The times of one case, mode and group, from the smallest to the largest size.
 
     `no_fit`: why no model was fitted (NoFitCode), or None if a model was fitted.
     """
@@ -87,7 +87,7 @@ def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple
 
 
 def _by_curve(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> Iterable[list[Summary]]:
-    """Return the rows of each curve, in the order of their first rows."""
+    """Return the rows of each curve. Curves are in the order of their first rows."""
     cases = {job: (case_of(job, header), header.case) for job, header in headers.items()}
     numbers = {case: number for number, case in enumerate(dict.fromkeys(cases.values()))}
     number_of = {job: numbers[case] for job, case in cases.items()}  # hashing the case for each row would take longer
@@ -127,8 +127,9 @@ def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
     Raises ValueError for fewer than four sizes.
 
     Dynamic programming finds the best positions of the breaks between segments. BIC decides the number of breaks. The
-    curve may jump at a break. Intervals are computed for fixed breaks. If at least three launches have every size,
-    intervals are over launches. Otherwise, intervals are over residuals.
+    curve may jump at a break. The intervals do not include the uncertainty of the breaks. If at least three launches
+    have every size, the intervals cover the variation between launches. Otherwise, the intervals cover the variation of
+    the residuals within the curve.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -188,7 +189,7 @@ def _fit_of(curve: Curve) -> Fit:
 
 
 def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[float]:
-    """Return |measured / fitted - 1| of each point."""
+    """Return the relative residual |measured / fitted - 1| of each point."""
     found = []
     for point in points:
         segment = next(each for each in segments if point.payload_bytes <= each.last_bytes)
@@ -197,18 +198,21 @@ def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[flo
 
 
 def predicted(segment: Segment, num_bytes: float) -> float:
-    """Return the seconds that a segment predicts for a size."""
+    """Return the time in seconds that a segment predicts for a size."""
     return segment.latency_s + (num_bytes / segment.bytes_per_s if segment.bytes_per_s else 0.0)
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """Return the medians of the launches that have all sizes, as an array of shape (points, launches)."""
+    """Return the median times of the launches that measured all sizes, as an array of shape (points, launches)."""
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Return the division into segments with the smallest BIC. A segment is a half-open range of point numbers."""
+    """Return the division of the points into segments that has the smallest BIC.
+
+    Each segment is a pair (first, last). `last` is the number of the first point after the segment.
+    """
     num = sizes.size
     errors = np.full((num + 1, num + 1), math.inf)  # [first, last]: error of a segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
@@ -229,14 +233,17 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 def _bic(square_error: float, num: int, breaks: int) -> float:
     """Return the Bayesian information criterion.
 
-    The criterion is an error term plus a cost of parameters and breaks.
+    The criterion is the sum of an error term and a cost for parameters and breaks.
     """
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 
 
 def _square_errors(sizes: Any, times: Any) -> Any:
-    """Fit a segment to the first 4, 5, ... points. Return the sum of (fitted / measured - 1)^2 of each fit."""
+    """Fit one segment to the first 4 points, one to the first 5 points, and so on.
+
+    For each fit, return the sum of (fitted / measured - 1)^2.
+    """
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)
     a, b = _solved(w, ws, wss, wt, wst)
@@ -254,9 +261,10 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 
 
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
-    """Solve the normal equations, given the sums of the weights times 1, S, S^2, T and S T.
+    """Solve the normal equations of a weighted line fit.
 
-    If a parameter would be negative, it becomes zero, and the other parameter is fitted alone.
+    The arguments are weighted sums of 1, S, S^2, T and S T, where S is the size and T the time. A parameter that would
+    be negative becomes zero. The other parameter is then fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -301,16 +309,19 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 
 
 def _over_launches(launches: Any) -> Any:
-    """Return resampled times, which are medians over drawn launches.
+    """Return resampled times. Each resample is the median over randomly drawn launches.
 
-    Launches are drawn with replacement. A drawn launch contributes all its sizes.
+    Launches may be drawn several times (drawing with replacement). A drawn launch contributes its times at all sizes.
     """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T
 
 
 def _over_residuals(times: Any, fitted: Any) -> Any:
-    """Return resampled times. Each fitted time is multiplied by a random residual (drawn with replacement)."""
+    """Return resampled times.
+
+    Each fitted time is multiplied by the factor of a randomly drawn residual (with replacement).
+    """
     errors = np.log(times / fitted)
     # A fit is closer to its points than the true line is, so its residuals are too small.
     errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
@@ -323,7 +334,10 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Return half the width of a 95 % interval in standard deviations, from Student's t distribution."""
+    """Return half the width of a 95 % interval, in standard deviations.
+
+    The width comes from Student's t distribution.
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

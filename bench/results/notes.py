@@ -1,8 +1,8 @@
-"""Write the legend and the notes below a table. Each note has a code; the most urgent notes come first.
+"""Write the legend and the notes that follow a table. Each note has a code. The most urgent notes come first.
 
 `legend` explains the letters and marks in the rows. `notes` returns all notes (shown with `--notes`). `brief` returns
-the notes that change what the reader does next, on at most TEN lines, and the number of other notes. It shows a note
-whole or not at all.
+the notes that may change what the reader does next, and the number of the remaining notes. These are at most TEN lines.
+A note is shown completely or not at all.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _MOST_COUNTED = 6  # kinds of notes that the last line names
 
 
 def legend(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`, and one note that lists the marks in the rows.
+    """Return a note for each letter in the column `bound`, and one note that explains the marks in the rows.
 
-    Each mark has its number of rows, such as `* not converged (36)`.
+    Each mark is followed by the number of rows with this mark, such as `* not converged (36)`.
 
     `letters`: the letter of each bound (name, kind).
     """
@@ -70,11 +70,11 @@ def texts(found: Iterable[Coded]) -> list[str]:
 
 
 def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
-    """Return the notes to show by default. The last line counts the notes left out.
+    """Return the notes to show by default. The last line says how many notes are not shown.
 
-    The legend (`above`) and these notes together have at most TEN printed lines. If they need more, a line that stands
-    for several notes gives only their number. If this is not enough, the least urgent notes are left out. The most
-    urgent note is always shown.
+    The legend (`above`) and the returned notes together have at most TEN printed lines. If the notes need more lines, a
+    line that summarises several notes is shortened to their number. If this is not enough, the least urgent notes are
+    left out. The most urgent note is always shown.
     """
     most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}
@@ -106,7 +106,7 @@ def _height(lines: Iterable[str]) -> int:
 
 
 def _more(left_out: Mapping[str, int]) -> list[str]:
-    """Return the line that counts the notes left out; no line if there are none."""
+    """Return the line that says how many notes are left out. Return no line if none are."""
     counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
     if len(counts) > _MOST_COUNTED:
         counts[_MOST_COUNTED:] = [f"and {len(counts) - _MOST_COUNTED} other kinds"]
@@ -114,9 +114,9 @@ def _more(left_out: Mapping[str, int]) -> list[str]:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return the counts for one code in the last line: a description, and the number of notes that only --notes shows.
+    """Return what the last line says about the notes of one code: a description, and the number of hidden notes.
 
-    For a flag, the number of rows with the flag is counted.
+    For flags, the count is the number of rows with the flag.
     """
     if code == NoteCode.FLAG:
         return {note.facts["flag"]: note.facts["num"] for note in of_code}
@@ -124,9 +124,10 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 
 
 def _one_line(code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """Return one line for all notes of a code.
+    """Return one line that stands for all notes of a code.
 
-    A single note is shown in full. For several notes, the line has their number and the text of the first note.
+    A single note is shown in full. If there are several notes, the line has their number and the text of the first
+    note.
     """
     found = texts(of_code)
     if not _is_summary(code, of_code):
@@ -175,7 +176,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
     """Return notes on what was not measured, and why.
 
-    If several sizes have the same reason, one note names all these sizes.
+    If several sizes were not measured for the same reason, one note names all these sizes.
     """
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
@@ -222,9 +223,9 @@ def _row_words(row: Mapping[str, Any]) -> str:
 
 
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
-    """Return notes on the slow ranks of each job, mode and size.
+    """Return notes on slow ranks, for each job, mode and size.
 
-    If no rank is slow, a note names the rank with the lowest rate and how far its rate is below the median.
+    If no rank is slow, the note names the slowest rank, and says how far its rate is below the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -257,9 +258,9 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 
 
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each rank that lacked CPU time in some row.
+    """Return a note on each rank that lacked CPU time in at least one row.
 
-    The rank with the smallest share of CPU time comes first.
+    The notes are sorted by the share of CPU time, the smallest share first.
     """
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -290,7 +291,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`, with the bound that it denotes."""
+    """Return a note for each letter in the column `bound`. The note explains the bound behind the letter."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -338,7 +339,7 @@ def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _overheads(headers: Iterable[Header]) -> list[Coded]:
-    """Return notes on the call overhead and the start skew, which are measured at the start of a job.
+    """Return notes on the call overhead and the start skew that each job measures before its first row.
 
     The time of a small message includes the overhead and the skew.
     """
@@ -357,7 +358,10 @@ def _overheads(headers: Iterable[Header]) -> list[Coded]:
 
 
 def _soaks(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each row with --soak. The note has the row's time at the beginning and in the second half."""
+    """Return a note on each row that was measured with --soak.
+
+    The note compares the row's time at the beginning with its time in the second half.
+    """
     return [
         Coded.of(
             NoteCode.SOAK,
@@ -385,7 +389,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note if some rows replace rows of an interrupted attempt. The note has the number of these rows."""
+    """If rows of an interrupted attempt were measured again, return a note with the number of these rows."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:
@@ -438,9 +442,9 @@ def _slowest(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _products(rows: Sequence[Summary]) -> list[Coded]:
-    """Return a note on the rates of matrix products for each job, mode and size.
+    """For each job, mode and size, return a note on the rate of the matrix products.
 
-    The note gives the range from the slowest to the fastest rank.
+    The note shows the rates of the slowest and of the fastest rank.
     """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:

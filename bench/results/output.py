@@ -36,7 +36,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
 
     `formats`: the allowed formats; by default all files of results/formats/, with `table` first.
 
-    If the path of `--output` cannot be written, the parser refuses it.
+    If the path of `--output` cannot be written, the command refuses to start.
     """
     known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
     parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
@@ -64,13 +64,13 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return how many lines a run's table may have, or None for no limit."""
+    """Return the largest number of lines in a run's table, or None for no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
 
 def show(report: Report, args: argparse.Namespace) -> None:
-    """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
+    """Write a report in the format that the user requested. Raises UsageError when the file cannot be written."""
     emit(plugins.load("format", args.format).render(report, page_width(args)), args)
 
 
@@ -93,14 +93,14 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
 
 def safe(text: str, form: str) -> str:
-    """Return the text without characters that a terminal, a page or a CI system would execute (core/printable.py)."""
+    """Return the text without characters that could control a terminal, a page or a CI system (core/printable.py)."""
     if form == "json":
         return printable.json_text(text)
     return printable.markdown_page(text) if form == "markdown" else printable.lines(text)
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document, or a text without control characters, piece by piece.
+    """Write a text or a JSON document piece by piece. A text must have no control characters.
 
     The last piece must end with a newline.
     """
@@ -122,7 +122,7 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file as a whole or not at all.
 
-    Links are followed, and permissions are preserved. Raises OSError.
+    Symbolic links are followed, and the permissions of the file are preserved. Raises OSError.
     """
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -136,7 +136,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
-    """If JSON was requested and nothing was printed yet, print one JSON document about the failure."""
+    """Print one JSON document about the failure, if the user requested JSON and nothing has been printed yet."""
     if getattr(args, "format", None) != "json" or getattr(args, "emitted", False):
         return
     from bench.results.run_report import RunReport
@@ -158,8 +158,8 @@ def drawing(word: str) -> Path:
 def writable(option: str) -> Callable[[str], Path]:
     """Return a parser for an option with the path of an output file, such as `--output`.
 
-    The command writes the file at its end, but the parser checks the path before anything is measured. The parser
-    raises UsageError if the path is not writable.
+    The parser checks the path immediately, although the command writes the file only at its end. The parser raises
+    UsageError if the path is not writable.
     """
 
     def parse(word: str) -> Path:

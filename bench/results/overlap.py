@@ -1,6 +1,6 @@
 """Compute how much a collective and products of matrices slow each other down.
 
-Blocks of samples of three types alternate: the collective alone, the products alone, and both together.
+Three types of sample blocks alternate: the collective alone, the products alone, and both together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from bench.results.paired_ratio import PairedRatio
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
-    """Return the overlap of a row with products, correct data and valid times, or an empty list for any other row."""
+    """Return the overlap of a row that has matrix products, correct data and valid times.
+
+    Return an empty list for any other row.
+    """
     overlap, samples = record.overlap, record.samples
     if overlap is None or samples is None or record.verified is False:
         return []

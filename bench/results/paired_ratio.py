@@ -1,7 +1,8 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap pair two neighbouring blocks of one launch. Parity pairs two neighbouring launches. Scaling and
-sharing pair two rows. A slow drift changes both times of a pair equally, so the drift cancels in the ratio.
+Interference and overlap compare two neighbouring blocks of one launch. Parity compares two neighbouring launches.
+Scaling and sharing compare two rows. If the machine drifts slowly, both times of a pair change equally, so their ratio
+does not change.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ T = TypeVar("T", Interference, Overlapped)
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """The second time of a pair / the first time.
+    """The ratio of two times that were measured as a pair: the second time / the first time.
 
-    `value`: the median or mean of several pairs' ratios.
+    `value`: the ratio, or the median or mean of the ratios of several pairs.
     `num_pairs`: the number of pairs.
-    `over`: whether the interval is over "blocks", "launches" or "samples", or None if there is no interval.
+    `over`: which variation the interval covers: "blocks", "launches" or "samples". None if there is no interval.
     """
 
     value: float
@@ -43,7 +44,7 @@ class PairedRatio:
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def without_interval(self) -> PairedRatio:
-        """Return a ratio without an interval, for modelled times, which do not vary."""
+        """Return a ratio without an interval. Modelled times do not vary, so they have no interval."""
         return replace(self, low=None, high=None, over=None)
 
 
@@ -57,9 +58,9 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 
 
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
-    """Return the median of `block_ratios`, with its interval over blocks.
+    """Return the median of `block_ratios`, with an interval that covers the variation between blocks.
 
-    The result is None if times are invalid or a ratio is not finite.
+    The result is None if any time is invalid, or if a ratio is not finite.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None
@@ -70,13 +71,19 @@ def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int)
 
 
 def over_launches(of_launches: Iterable[float]) -> PairedRatio:
-    """Return the median of the launches' ratios. With three or more launches it has an interval."""
+    """Return the median of the ratios of several launches.
+
+    The result has an interval if there are three or more launches.
+    """
     ratios = list(of_launches)
     return _middle(ratios, launches.interval(ratios), "launches")
 
 
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
-    """Return the geometric mean of second / first over pairs of launches. Three or more pairs have a t interval."""
+    """Return the geometric mean of the ratios (second / first) of pairs of launches.
+
+    If there are three or more pairs, the result has a t interval.
+    """
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)
     if len(logs) < LEAST_LAUNCHES:
@@ -91,10 +98,11 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """Return the ratio of two rows, `new` / `base`. The arguments `new` and `base` are the launch medians in seconds.
+    """Return the ratio `new` / `base` of the times of two rows.
 
-    If both rows have two or more launches, the interval is over launches. If both rows have one launch with an
-    interval, the interval is over samples. Otherwise, there is no interval.
+    `new` and `base`: the launch medians of the two rows in seconds. If both rows have two or more launches, the
+    interval covers the variation between launches. If both rows have one launch with an interval, the interval covers
+    the variation of the samples. If neither condition is true, the result has no interval.
     """
     if len(new) > 1 and len(base) > 1:
         return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
@@ -132,9 +140,9 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 
 
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
-    """Return one result for each row of each case.
+    """Merge the results of a row's launches into one result per row and case.
 
-    The result of a row with one launch stays unchanged. `merged` combines the results of a row with several launches.
+    A result of a single launch stays unchanged. If there are several launches, `merged` combines their results.
     """
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
@@ -143,10 +151,10 @@ def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tup
 
 
 def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return the median over launches of each field in `names`."""
+    """For each field in `names`, return its median over the launches."""
     return {name: median(getattr(row, name) for row in of_row) for name in names}
 
 
 def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return the sum over launches of each field in `names`."""
+    """For each field in `names`, return the sum of its values over the launches."""
     return {name: sum(getattr(row, name) for row in of_row) for name in names}

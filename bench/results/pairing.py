@@ -1,7 +1,7 @@
 """Pair the rows of two runs that are the same measurement. Reject two runs that cannot be compared at all.
 
-Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may allow some factors
-to differ.
+Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may name factors that
+are allowed to differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.results.launches import COMPARED, Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """Return the factors that may differ: the named factors, and the factors that depend on a named factor.
+    """Return all factors that may differ: the factors that the user named, and the factors that depend on them.
 
     Raises UsageError for an unknown factor.
 
@@ -43,7 +43,7 @@ def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[
 
 
 def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
-    """Raise UsageError if the two runs measured no pattern with the same factors."""
+    """Raise UsageError if no pattern was measured with the same factors in both runs."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for of_base, of_new in _same_pattern(base, new):
         for name in _separating(of_base, of_new, allowed):
@@ -64,9 +64,9 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """Yield the factors of both runs for each pattern and transport that both runs have.
+    """If both runs have a combination of pattern and transport, yield the factors of both runs for it.
 
-    If the runs have no transport in common, yield the factors for each pattern.
+    If the runs have no transport in common, yield the factors of both runs for each pattern.
     """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
@@ -82,9 +82,10 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """Return the factors for which the two runs have no value in common.
+    """Return the factors that prevent a comparison: those for which the two runs have no value in common.
 
-    Return an empty list if both runs have a row with equal values of all factors.
+    If there is no such factor, return the factors whose sets of values differ. If both runs have a row with the same
+    values of all factors, return an empty list.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this difference as its reason
@@ -102,16 +103,16 @@ def paired(
 ) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
     """Pair the rows of BASE and NEW.
 
-    Return the pairs in the order of BASE, and the rows of each run that have no partner.
+    Return three lists: the pairs in the order of BASE, the unpaired rows of BASE, and the unpaired rows of NEW.
 
     Pairing has three steps:
 
-    - The first step pairs rows with equal values of all factors.
-    - The second step pairs rows with equal values of all factors that must not differ.
-    - The third step pairs rows that have only pattern, mode, group and size in common. Such rows are not comparable,
-      and the comparison states the reason.
+    - The first step pairs rows that have the same values of all factors.
+    - The second step ignores the factors that may differ.
+    - The third step pairs rows that have the same pattern, mode, group and size. Such rows cannot be compared. The
+      comparison states the reason.
 
-    A step pairs two rows only if no other row that is left in the two runs has the same values.
+    Two rows are paired only if no other unpaired row has the same values.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]
@@ -142,5 +143,5 @@ def word(value: str | None) -> str:
 
 
 def listed(values: set[str]) -> str:
-    """Return several values in a sentence."""
+    """Return several values as text for a sentence."""
     return " or ".join(sorted(values))

@@ -1,10 +1,10 @@
 """Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-Both times are in the statistic that the other tool reports. For OSU and nccl-tests, the statistic is the mean over
-ranks of each rank's mean (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth reports a rate, and linkbench
-computes the median time from this rate. For isolated samples of nccl-tests, linkbench's median is used. Cases that
-differ only in how they were started count as the same case. The interval is the t interval of the mean log ratio over
-pairs of launches.
+The other tool reports a certain statistic, and both times are computed by this statistic. For OSU and nccl-tests, this
+statistic is the mean over ranks of each rank's mean time (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth
+reports a rate, from which linkbench computes the median time. For isolated calls of nccl-tests, the statistic is
+linkbench's median. If two cases differ only in how their ranks were started, they count as the same case. The interval
+of the ratio is a t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _STARTING = ("sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like
 
 
 class Statistic(StrEnum):
-    """The statistic in which linkbench's time and the other tool's time are compared."""
+    """The statistic that linkbench computes from its samples for a comparison with the other tool's time."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
 
 
 class _Place(NamedTuple):
-    """The values that linkbench's row and the other tool's row have in common.
+    """The values that linkbench's row and the other tool's row must have in common.
 
-    `case`: the options of the case, as typed.
+    `case`: the options of the case, in the form that a user types.
     """
 
     pattern: str
@@ -53,7 +53,10 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """Return one result for each tool, case, group and size. linkbench and the tool must have launches in common."""
+    """Return one result for each tool, case, group and size.
+
+    The results of linkbench and of the tool must have launches in common.
+    """
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}
@@ -80,7 +83,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def statistic(tool: str, mode: str) -> Statistic:
-    """Return the statistic that a tool reports for isolated or for pipelined calls."""
+    """Return the statistic that a tool reports for calls of this mode (isolated or pipelined)."""
     compared = compared_statistic(tool)
     if compared.mean and (mode != "isolated" or compared.isolated_mean):
         return Statistic.MEAN
@@ -88,9 +91,9 @@ def statistic(tool: str, mode: str) -> Statistic:
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """Return the time of a row (of linkbench or of the tool) in the tool's statistic.
+    """Return the time of a row, computed by the statistic of the other tool.
 
-    The result is None if the row lacks this statistic.
+    The row may be linkbench's row or the tool's row. The result is None if the row lacks this statistic.
     """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
@@ -102,9 +105,9 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """Return the options of a case as typed.
+    """Return the options of a case, in the form that a user types.
 
-    Three kinds of options are left out: sizes, options that divide the sizes among starts, and options that `--like`
+    The options do not include the sizes, options that only divide the sizes among starts, and options that `--like`
     sets.
     """
     try:

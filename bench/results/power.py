@@ -1,8 +1,8 @@
 """Compute how many launches a comparison needs, from the launches of an earlier run.
 
-The module simulates comparisons of two runs. Each simulated run consists of whole launches that are drawn from the
-measured run, so correlated rows stay correlated. The second run is made slower by a known change. If launches
-alternate, a simulated pair consists of two successive launches of the measured run.
+The module simulates comparisons of two runs. Each simulated run consists of launches that are drawn from the measured
+run. A launch is drawn with all its rows, so correlated rows stay correlated. One simulated run is made slower by a
+known change. If launches alternate, two successive launches of the measured run form a simulated pair.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """How many simulated comparisons find a change, with `num_launches` launches of each run.
+    """The changes that a comparison finds if each run has `num_launches` launches.
 
-    `all_rows`: the share of comparisons that find a change of all rows.
-    `one_row`: the share of comparisons that find a change of a single row. Each comparison draws another row.
+    `all_rows`: the share of simulated comparisons that find a change of all rows.
+    `one_row`: the share of simulated comparisons that find a change of a single row. Each of these comparisons changes
+        another randomly drawn row.
     `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
-    `least_row`: the smallest change of a single row that 9 of 10 comparisons find, as the median over rows.
+    `least_row`: the smallest change of a single row that 9 of 10 comparisons find. The value is a median over the rows.
     `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
@@ -55,7 +56,7 @@ class Power:
 
     @property
     def is_enough(self) -> bool:
-        """Whether 9 of 10 comparisons find both changes."""
+        """Whether 9 of 10 comparisons find each of the two changes."""
         return min(self.all_rows, self.one_row) >= POWER
 
 
@@ -74,9 +75,9 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches of each run that finds both changes.
+        """The smallest number of launches per run with which 9 of 10 comparisons find both changes.
 
-        The value is None if no simulated number of launches finds both changes.
+        The value is None if no simulated number of launches is enough.
         """
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
@@ -105,7 +106,7 @@ class PowerReport(Report):
         )
 
     def data(self) -> Mapping[str, Any]:
-        """Return the shares for each number of launches."""
+        """Return the document with the results for each number of launches."""
         return {
             "schema": SCHEMA,
             "run": self.run,
@@ -148,7 +149,7 @@ def power_report(
     launch_s: float | None = None,
     command: str = "",
 ) -> PowerReport:
-    """Simulate comparisons with increasing numbers of launches until 9 of 10 comparisons find both changes.
+    """Simulate comparisons with more and more launches, until 9 of 10 comparisons find both changes.
 
     `in_turn`: whether the launches of both runs alternate.
     `launch_s`: the time of one launch of all jobs.
@@ -167,9 +168,10 @@ def power_report(
 
 
 def power_of(run: Document, num_launches: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
-    """Return the changes that a comparison finds if both runs have this number of launches.
+    """Simulate comparisons of runs with this number of launches.
 
-    The simulation assumes that the two runs are measured one after the other.
+    Return the changes that the simulated comparisons find. It is assumed that the two runs are measured one after the
+    other.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -190,8 +192,8 @@ def _errors_of(run: Document, name: str) -> Values:
 def _launch_errors(run: Document) -> Values:
     """Return the log medians of launches relative to the mean of their row, as an array of shape (launches, rows).
 
-    Modelled rows, and rows that some launch lacks, are left out. The distances of a few launches from their own mean
-    underestimate the true errors. A factor corrects this bias.
+    Modelled rows and imported rows are left out. Rows that are missing in a launch are also left out. A few launches
+    are closer to their own mean than to the true mean. A factor corrects this bias.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):
@@ -216,7 +218,7 @@ def _power(
     in_turn: bool,
     num_comparisons: int = _NUM_COMPARISONS,
 ) -> Power:
-    """Return the shares of simulated comparisons that find each change."""
+    """Return which share of the simulated comparisons finds each change."""
     rng = np.random.default_rng(_SEED)
     found_all = found_row = 0
     least_all, least_row = [], []
@@ -244,7 +246,7 @@ def _power(
 
 
 def _drawn(errors: Values, number: int, rng: np.random.Generator, in_turn: bool) -> tuple[Values, Values]:
-    """Draw random launches of two runs.
+    """Draw random launches for the two simulated runs.
 
     If `in_turn`, a pair consists of two successive launches of the measured run, in random order.
     """

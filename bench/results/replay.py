@@ -13,7 +13,10 @@ from bench.results.model import case_of
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Replayed]:
-    """Return the comparison for a row with a recorded time and correct data, or an empty list for any other row."""
+    """Return the comparison for a row that has a recorded time and correct data.
+
+    Return an empty list for any other row.
+    """
     if record.recorded_s is None or record.samples is None or record.verified is False:
         return []
     if not record.recorded_s > 0 or not stats.usable(record.samples.seconds):
@@ -36,7 +39,10 @@ def of_record(job: str, header: Header, record: Record) -> list[Replayed]:
 
 
 def replays(of_launches: Iterable[Replayed]) -> tuple[Replayed, ...]:
-    """Return one comparison for each row of each case. With three launches or more, the interval is over launches."""
+    """Return one comparison for each row of each case.
+
+    If a row has three or more launches, its interval covers the variation between launches.
+    """
     rows: dict[tuple[object, ...], list[Replayed]] = {}
     for one in of_launches:
         rows.setdefault((one.job, one.group, one.payload_bytes), []).append(one)

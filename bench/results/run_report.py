@@ -62,7 +62,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield notes on the choices of each job, and the facts that all jobs have in common."""
+        """Yield the notes of each job on its choices, and the facts that all jobs have in common."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
@@ -96,7 +96,10 @@ class RunReport(Report):
         return notes.legend(self.document, self.table_of_rows.letters)
 
     def data(self) -> Mapping[str, Any]:
-        """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
+        """Return the whole document.
+
+        The key `notes` has the texts of the notes, and the key `note_codes` has their codes and facts.
+        """
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [line.to_plain() for line in headline(self.document, self.run)]
         found["notes"] = [note.text for note in self.document.notes]
@@ -113,13 +116,13 @@ class RunReport(Report):
 
     @cached_property
     def table_of_rows(self) -> RunTable:
-        """The table of the rows, with the columns and the letters of the bounds."""
+        """The table of this run's rows, with its columns and with the letters that denote bounds."""
         layout = Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show)
         return self.table or RunTable(replace(layout, columns=self.columns))
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of the table of rows. Jobs whose rows are in a derived table have no lines here."""
+        """The table lines for the rows of all jobs. Jobs whose rows are in a derived table have no lines here."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}
@@ -134,9 +137,9 @@ class RunReport(Report):
 
 
 class LiveTable:
-    """The table of one job on the terminal.
+    """The table of one job, which is printed while the job measures.
 
-    Rows are printed as they are measured, in the same form as in a RunReport.
+    The table prints each row as soon as the row is measured, in the same form as a RunReport.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -147,7 +150,7 @@ class LiveTable:
         self._text = TextTable(shown, self._width)
 
     def before(self, header: Header) -> str:
-        """Return the facts of the run, how to read the figures, and the titles of the columns."""
+        """Return the facts of the run, an explanation of the figures, and the titles of the columns."""
         lines = comments([*head_lines([header]), *self._table.reading()], width=self._width)
         return "\n".join([*lines, "#", *self._text.titles()])
 
@@ -163,7 +166,10 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs have in common."""
+    """Return the notes of all jobs, each note once.
+
+    Also return all facts that are the same for every job.
+    """
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -174,7 +180,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 
 
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
-    """Return the lines that a reader of a huge run needs first, in the order of the table.
+    """Return the most important lines of a huge run, in the order of the table.
 
     The result has the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
@@ -188,7 +194,7 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """Return a note on a table that was cut.
+    """Return a note on a table of which only some lines are shown.
 
     The note says how many lines the table has, which lines are shown, and how to see all lines.
     """
@@ -220,10 +226,10 @@ def _is_wrong(line: TableLine) -> bool:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """Return the jobs whose rows are not in the table of rows.
+    """Return the jobs whose rows are shown outside the table of rows.
 
-    The rows of cases with several launches, and the rows of another tool, are in derived tables. Modelled launches are
-    equal, so only the rows of the first modelled launch are shown.
+    Two kinds of rows are in derived tables instead: rows of cases with several launches, and rows of other tools.
+    Modelled launches are all equal, so only the rows of the first launch are shown.
     """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}

@@ -1,4 +1,4 @@
-"""Lay out the table of a run's rows as nccl-tests does.
+"""Lay out the table of a run's rows in the style of nccl-tests.
 
 A line shows one size and group. Each mode has its own columns.
 """
@@ -30,14 +30,14 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 class Layout:
     """The columns of a table.
 
-    `grouped`: whether rows belong to several groups.
+    `grouped`: whether the rows belong to several groups.
     `widest`: the number of letters of the longest group name.
-    `like`: the name of a tool if the table shows this tool's statistics; empty for linkbench's own statistics.
+    `like`: the tool whose statistics the table shows, or "" for linkbench's own statistics.
     `imported`: whether the rows are from another tool's log.
     `wire`: whether to show the rate through a node's NICs.
     `products`: whether all rows are products of matrices, which send nothing.
     `wide`: whether to show all columns even on a narrow terminal.
-    `modelled`: whether all rows are modelled. Such rows show figures of ideal links.
+    `modelled`: whether all rows are modelled, so that the figures are those of ideal links.
     `expected`: whether to show what a real machine is expected to reach.
     """
 
@@ -76,9 +76,9 @@ class Layout:
 
 @dataclass(slots=True)  # not frozen, as document.Summary
 class TableLine:
-    """One line of the table, with the rows of one size and group in all modes.
+    """A line of the table. A line shows the rows of all modes for one size and group.
 
-    `groups`: the names of the groups. Groups with equal figures are on one line.
+    `groups`: the names of the groups. If groups have equal figures, they share a line.
     """
 
     heading: str
@@ -87,7 +87,7 @@ class TableLine:
 
     @property
     def first(self) -> Summary:
-        """The row of the first mode, for cells that are the same in all modes."""
+        """The row of the first mode. Cells that have the same value in all modes show the value of this row."""
         return next(iter(self.by_mode.values()))
 
 
@@ -112,7 +112,7 @@ class RunTable:
             self._columns = [replace(column, leave_out=0) for column in self._columns]
 
     def table(self, lines: Sequence[TableLine]) -> Table:
-        """Return a table of these lines, each below the heading of its job."""
+        """Return a table of the given lines. Lines of one job are below the heading of the job."""
         columns = [_kept_if_it_differs(column, lines) for column in self._columns]
         return Table(columns, lines, section=lambda line: line.heading, gap=1, wider="--wide")
 
@@ -177,7 +177,7 @@ class RunTable:
         return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
 
     def _name_bound(self, row: Summary) -> None:
-        """Assign the next letter to the bound of a row, if the bound is shown."""
+        """If the table shows the bound of a row, give the bound a letter. A bound keeps its first letter."""
         shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
         if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
             key = (row.bound_name or "", row.bound_kind or "")
@@ -227,7 +227,10 @@ def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Return the column. If lines of one job differ in this column, a narrow terminal shows the column, too."""
+    """Return the column.
+
+    If the lines of a job have different values in this column, the column is also shown on a narrow terminal.
+    """
     if column.title not in _IDENTIFYING:
         return column
     cells: dict[str, set[str]] = {}
@@ -254,7 +257,10 @@ def _common(layout: Layout) -> list[Column]:
 
 
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
-    """Return the column of a figure of one mode. A cell has a dash if the mode has no row or if its data were wrong."""
+    """Return the column of a figure of one mode.
+
+    If the mode has no row, or if the data of the row were wrong, the cell has a dash.
+    """
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -264,7 +270,10 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """Return the column of the time, which is a mode's first column. A cell shows `INVALID` if the data were wrong."""
+    """Return the column of the time, which is the first column of each mode.
+
+    A cell shows `INVALID` if the data were wrong.
+    """
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -278,7 +287,8 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 def _marks(mode: str) -> list[Column]:
     """Return the columns of flags.
 
-    One column has marks of flags. In Markdown, another column has the names of flags.
+    The first of two columns has a mark for each flag. The second of two columns has the names of the flags. The second
+    column is shown only in wide output such as Markdown.
     """
 
     def marks(line: TableLine) -> str:
@@ -309,7 +319,9 @@ def _isolated(mode: str) -> list[Column]:
 
 
 def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Column]:
-    """Yield the columns of a mode of modelled rows. Their titles say that the figures assume ideal links.
+    """Yield the columns of a mode of modelled rows.
+
+    The titles of these columns say that the figures assume ideal links.
 
     `expected`: whether to add the figures that a real machine is expected to reach, next to the time (isolated) and the
         busbw.
@@ -364,11 +376,11 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 
 
 def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
-    """Return the rows of one size as lines below a heading. A line has the rows of all modes of one group.
+    """Return the lines that show the rows of one size, below a heading. A line has the rows of all modes of one group.
 
-    If a group has two rows of a mode, the first row is from an interrupted attempt, and the second row replaces it.
-    However, a row that was imported from a log or has wrong data is never replaced; the second row then begins a new
-    line.
+    If a group has two rows of one mode, an interrupted attempt measured the first row. The second row replaces the
+    first row. A row is not replaced if it was imported from a log or has wrong data. If the first row is not replaced,
+    the second row begins a new line.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group
@@ -382,7 +394,7 @@ def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Check whether to show `later` instead of `earlier`.
+    """Check whether the table shows the row `later` instead of the row `earlier`.
 
     `later`, `earlier`: two rows of the same job, size, group and mode.
     """
@@ -392,8 +404,8 @@ def replaces(later: Summary, earlier: Summary) -> bool:
 def group_names(groups: Sequence[str]) -> str:
     """Return one text for several groups.
 
-    If the groups' numbers have no gap, the text is a range such as `rail0..7`. Otherwise, the text has the first group
-    and the number of other groups, such as `0-1 +27`.
+    If the numbers of the groups have no gap, the text is a range such as `rail0..7`. If the numbers have gaps, the text
+    has the first group and the number of other groups, such as `0-1 +27`.
     """
     if len(groups) == 1:
         return groups[0]
@@ -410,7 +422,7 @@ def _size(row: Summary) -> str:
 
 
 def _count(row: Summary) -> str:
-    """Return the number of elements; `-` if an imported row does not state its data type."""
+    """Return the number of elements, or `-` if an imported row does not state its data type."""
     dtype = DTYPES.get(row.dtype or "")
     return NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 

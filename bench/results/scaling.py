@@ -1,9 +1,10 @@
-"""Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
+"""Compare each row with a reference row. The reference row has fewer ranks, fewer nodes, or the linear order of ranks.
 
-Rows that differ in only one number form a curve. In a curve inside one node, the worlds differ only in the number of
-ranks. In a curve across nodes, the worlds differ only in the number of nodes. All nodes have the same number of ranks.
-A world inside one node is never compared with a world of several nodes, because they use different links. The reference
-of a curve is its smallest world with at least two ranks. Other orders of ranks are compared with the linear order.
+Rows form a curve if they differ only in the number of ranks, or only in the number of nodes. A curve inside one node
+compares numbers of ranks. A curve across nodes compares numbers of nodes. All nodes of a curve have the same number of
+ranks. A world inside one node is never compared with a world of several nodes, because these worlds use different
+links. The reference of a curve is the smallest world that has at least two ranks. A row with another order of ranks is
+compared with the row in linear order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """The payload times the bus factor, in bytes. The product equals busbw x time."""
+        """The bytes that busbw counts for one operation. The value is payload x bus factor, and also busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 
@@ -51,7 +52,7 @@ class _Point:
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
     """Return the comparisons of rows with their references, in the order of the rows.
 
-    A reference is also compared with itself.
+    A reference is also in the result, compared with itself.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -68,9 +69,9 @@ def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """Return the point of a row as a list, or an empty list if the row cannot be on a curve.
+    """Return a list with the point of a row on its curve. If the row cannot be on a curve, the list is empty.
 
-    A row can be on a curve if its data are correct, and if its only group is the whole world of two or more ranks.
+    A row can be on a curve if its data are correct, and if its group is the whole world with two or more ranks.
     """
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
@@ -87,9 +88,9 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Return the curves that have two or more different numbers of ranks.
+    """Return the curves on which at least two numbers of ranks were measured.
 
-    The points of a curve differ only in the number of ranks inside one node, or only in the number of nodes.
+    The points of a curve differ either in the number of ranks inside one node, or in the number of nodes.
     """
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
@@ -99,7 +100,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """For each point with a non-linear order of ranks, find the point of the same world in linear order."""
+    """For each point with another order of ranks, return the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 
@@ -151,9 +152,9 @@ def _value(point: _Point, factor: str) -> str:
 
 
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
-    """Return the point's time / the reference's time.
+    """Return the ratio: the point's time / the reference's time.
 
-    If both the point and the reference have two or more launches, the interval is over launches.
+    If both points have two or more launches, the interval covers the variation between launches.
     """
     if point is reference:
         return PairedRatio(1.0)

@@ -1,4 +1,4 @@
-"""Compute statistics from each rank's times: which rank is late, how often, and the statistics of other tools."""
+"""Compute statistics from the times of each rank: which rank is late, how often, and the statistics of other tools."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NOT_KEPT = np.empty((0, 0))
 
 
 class RankShares:
-    """Statistics of each rank's times.
+    """Statistics that are computed from the times of each rank.
 
-    Without valid times of each rank, the record's counts and means per rank are used. Without counts and means, the
-    statistics are empty.
+    If the record has no valid times of each rank, the stored counts and means of the ranks are used. If the record has
+    no stored counts and means either, there are no statistics.
     """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
@@ -38,10 +38,10 @@ class RankShares:
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
-        """Return the time of an operation without the wait for late ranks, in seconds.
+        """Return the time of an operation in seconds, without the time spent waiting for late ranks.
 
-        The last rank to arrive does not wait and has the shortest time. The result is the median of these times over
-        samples.
+        In each sample, the last rank to arrive has the shortest time, because it does not wait. The result is the
+        median of these shortest times.
         """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
@@ -49,13 +49,14 @@ class RankShares:
         return float(np.median(self._by_rank.min(axis=0)))
 
     def slowest_counts(self) -> tuple[int, ...]:
-        """Return in how many samples each member was the slowest."""
+        """For each member of a group, return in how many samples it was the slowest."""
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
+        """Return the rank that is the slowest in more than half of the samples, or None if there is no such rank.
 
-        The result is also None for too few samples and for two ranks. One of two ranks is nearly always slower.
+        Return None if there are too few samples, or if there are only two ranks. Of two ranks, one is nearly always
+        slower than the other.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -67,11 +68,11 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Return the ratio of the slowest rank's time to the largest mean time of a rank.
+        """Return the mean over samples of the slowest rank's time, divided by the largest mean time of a single rank.
 
-        The slowest rank's time is a mean over samples, and a different rank may be the slowest in each sample.
+        Each sample may have a different slowest rank.
 
-        The ratio is 1 if the same rank is always the slowest.
+        If the same rank is always the slowest, the ratio is 1.
         """
         if len(self._means) < 2:
             return None
@@ -80,9 +81,10 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the statistics that other tools would report for these samples.
 
-        - OSU: Avg Latency, Min Latency and Max Latency are the mean, the minimum and the maximum of the ranks' means.
-        - nccl-tests (-a 1): the time is the mean over ranks of each rank's time per call over all batches. The
-          bandwidths follow from this time. These statistics exist only in pipelined mode.
+        - OSU: each rank has a mean time. Avg Latency is the mean of these means, Min Latency is their minimum, and Max
+          Latency is their maximum.
+        - nccl-tests (-a 1): each rank has a time per call, over all batches. The result is the mean of the times per
+          call over the ranks. The bandwidths follow from this time. These statistics exist only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -105,11 +107,11 @@ class RankShares:
 
 
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
-    """Return in how many samples each member was the slowest.
+    """For each member of a group, return in how many samples it was the slowest.
 
-    If several members are equally slow in a sample, the sample counts for none of these members.
+    If several members share the longest time in a sample, the sample counts for none of them.
 
-    `by_rank`: members x samples, seconds.
+    `by_rank`: times in seconds, as an array of shape (members, samples).
     """
     shares = np.asarray(by_rank, dtype=float)
     if len(shares) < 2:
@@ -120,9 +122,9 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """Return the world ranks of a group's members, in their order.
+    """Return the world ranks of a group's members, in the order of the members.
 
-    The result is empty if an imported file does not state the ranks.
+    The result is empty if an imported file does not state the world ranks.
     """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 

@@ -1,6 +1,6 @@
 """Compute how much slower each group is when all groups run at the same time.
 
-The figures are from two jobs that differ only in their topology.
+The two compared times come from two jobs that differ only in their topology.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
-    """Return one result for each group, mode and size that was measured alone and with all other groups.
+    """Return one result for each group, mode and size that was measured both alone and with all other groups.
 
-    The results are in the order of the job in which all groups ran.
+    The order of the results is that of the job in which all groups ran at the same time.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -48,7 +48,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """Return the first row that has a time and correct data, or None without such a row."""
+    """Return the first row that has a time and correct data, or None if there is no such row."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
@@ -57,9 +57,9 @@ def _at_once(cell: RowLaunches) -> str:
 
 
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
-    """Return a key that identifies a group. A group has the same key alone and with other groups.
+    """Return a key that identifies a group, and that is the same whether other groups run or not.
 
-    The key has all factors. The suffix of the topology's name is removed.
+    The key has all factors. The suffix of the topology's name is not part of the key.
     """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 

@@ -1,8 +1,9 @@
-"""Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
+"""Compute the statistics of a row's samples: the median with an interval, trends and outliers.
 
-The times of successive operations are skewed and not independent. No function of this module assumes a normal
-distribution or independence. The ends of an interval are order statistics. The effective number of samples determines
-their ranks. Times are in seconds, in the order in which they were measured.
+Also decide when a row has enough samples. The times of successive operations are skewed and not independent. The
+functions of this module assume neither a normal distribution nor independence. The ends of an interval are samples at
+certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective number of
+samples. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ def median(seconds: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def interval_rank(num_samples: int) -> int | None:
-    """Return the rank j such that the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
+    """Return the rank j of the lower end of the median's interval, in sorted samples x(1) to x(n).
 
-    Ranks begin with 1. The result is the largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2. For fewer than 6
-    samples, return None, because even the widest interval would not reach CONFIDENCE. For more than 1000 samples, use
-    the normal approximation of j and round it so that the interval is wider.
+    Ranks begin with 1. The interval [x(j), x(n+1-j)] must cover the median with a probability of at least CONFIDENCE.
+    The result is the largest j with `P(Binomial(n, 1/2) <= j-1) <= alpha/2`. For fewer than 6 samples, return None,
+    because even the interval from the smallest to the largest sample would not reach CONFIDENCE. For more than 1000
+    samples, use the normal approximation of j, rounded so that the interval becomes wider.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -83,9 +85,9 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """Return the effective number of samples: how many independent samples would give the same information.
 
-    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum covers lags below n/4, and ends
-    before the first autocorrelation that is not positive. The sum of a first-order process with the same lag-1
-    autocorrelation is a lower limit for this sum. Constant samples count as independent.
+    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum begins at lag 1. The sum ends at
+    lag n/4, or before the first autocorrelation that is not positive. The sum is at least that of a first-order process
+    with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -93,8 +95,8 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    Both ends of the interval are samples. Their positions in the sorted samples are computed for the effective number
-    of samples, then scaled to the number of all samples.
+    Both ends of the interval are samples. The positions of both ends are first computed for the effective number of
+    samples, and then scaled to the number of all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -105,7 +107,7 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of the median of values that may be zero or negative, such as differences of times.
+    """Return the interval of a median. The values may be zero or negative, for example differences of times.
 
     Raises ValueError if there are no values, or if a value is not finite.
     """
@@ -130,7 +132,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """Return the smallest number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
+    """Return how many samples are needed so that their maximum exceeds the quantile with probability 1 - alpha/2.
 
     The number is 72 for the quantile 0.95 and 368 for 0.99.
     """
@@ -140,13 +142,13 @@ def least_samples(quantile: float) -> int:
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
     """Return the quantile by the nearest-rank method, or None for too few samples.
 
-    The quantile is the observed value with the rank ceil(q n).
+    For q and n samples, the quantile is the sample with the rank ceil(q n).
     """
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
 def _percentile(values: Any, quantile: float) -> float | None:
-    """Compute `percentile` for sorted values."""
+    """Return the same as `percentile`, for values that are already sorted."""
     if values.size < least_samples(quantile):
         return None
     # Rounding is needed because 0.95 * 100 may exceed 95.
@@ -162,7 +164,7 @@ def num_outliers(seconds: Sequence[float]) -> int:
 
 
 def _num_outliers(ordered: Any) -> int:
-    """Compute `num_outliers` for sorted values."""
+    """Return the same as `num_outliers`, for values that are already sorted."""
     distances = np.abs(ordered - _middle(ordered))
     scale = _MAD_TO_SIGMA * float(np.median(distances))
     return int(np.sum(distances > _OUTLIER_SIGMAS * scale)) if scale > 0 else 0
@@ -190,7 +192,10 @@ class Description:
 
 
 def describe(seconds: Sequence[float]) -> Description:
-    """Return all statistics. Sort and rank the samples only once. Raises ValueError for invalid samples."""
+    """Return all statistics. To save time, the samples are sorted and ranked only once.
+
+    Raises ValueError for invalid samples.
+    """
     if len(seconds) == 1 and usable(seconds):  # a run may have thousands of modelled rows, so this case must be fast
         only_s = float(seconds[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
@@ -217,8 +222,8 @@ def describe(seconds: Sequence[float]) -> Description:
 class Drift:
     """The trend of samples.
 
-    The trend has two values: Spearman's correlation of the samples with their order, and a ratio. The ratio is the
-    median of the last third / the median of the first third.
+    `correlation`: Spearman's correlation of the samples with their order. `ratio`: the median of the last third of the
+    samples / the median of the first third.
     """
 
     correlation: float
@@ -227,17 +232,16 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples, or None for fewer than 6 samples.
+    """Return the trend of the samples, or None if there are fewer than 6 samples.
 
-    The trend includes the ratio of the last third of the samples to the first third. Each third must have at least 2
-    samples.
+    For 6 samples, each third consists of 2 samples.
     """
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """Compute `drift` for values with known ranks."""
+    """Return the same as `drift`, for values whose ranks are known."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2
@@ -254,13 +258,13 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 def warmup_residue(seconds: Sequence[float]) -> int:
     """Return how many samples at the start belong to the warm-up.
 
-    The method is MSER-5 on the logarithms of times. No sample is removed. MSER-5 takes the means y of m batches of 5
-    samples and cuts off the first d batches, where d <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2
-    over the remaining batches. By chance, MSER-5 often cuts stationary samples, too. A cut is therefore accepted only
-    under two conditions:
+    The method is MSER-5 on the logarithms of times. No sample is removed. MSER-5 divides the samples into m batches of
+    5 and takes the mean y of each batch. MSER-5 cuts off the first d batches, at most half of all batches. The number d
+    minimises (sum of (y - mean)^2) / (m - d)^2 over the remaining batches. MSER-5 often cuts off samples by chance,
+    although the samples have no trend. A cut is therefore accepted only under two conditions:
 
-    - The median of the cut batches differs by more than 5 % from the median of the remaining batches.
-    - The median of the cut batches is outside the middle 90 % of the remaining batches.
+    - The median of the cut samples differs by more than 5 % from the median of the remaining samples.
+    - The median of the cut samples is outside the middle 90 % of the remaining samples.
     """
     values = _checked(seconds)
     num_batches = values.size // _MSER_BATCH
@@ -295,8 +299,9 @@ def should_stop(
     - The row has at least n_min samples and at least 20 effective samples.
     - Half the width of the row's interval is at most `target` x the median.
 
-    The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. A row with
-    invalid samples (not finite, zero or below) never converges. The time limit also ends such a row.
+    The time limit `max_s` ends a row that already has n_min samples. After five times the limit `max_s`, 3 samples are
+    enough. A row with invalid samples (not finite, zero or below) never converges. Such a row ends only at the limit of
+    time or of samples.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -323,13 +328,13 @@ def _checked(seconds: Sequence[float]) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Return the ranks of the values minus the mean rank. Equal values get the mean of their ranks."""
+    """Return the rank of each value minus the mean rank. Equal values all get the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     return _ranks_of(order, values[order])
 
 
 def _ranks_of(order: Any, ordered: Any) -> Any:
-    """Compute `_ranks`, given the sorting order and the sorted values."""
+    """Return the same as `_ranks`, from the sorting order and the sorted values."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, order.size])
     ranks = np.empty(order.size)
@@ -338,7 +343,7 @@ def _ranks_of(order: Any, ordered: Any) -> Any:
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
-    """Compute `effective_size`, given ranks with the mean zero."""
+    """Return the same as `effective_size`, from ranks whose mean is zero."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
     # After a perfect trend is removed, only rounding errors remain. They are not variance.
@@ -355,12 +360,13 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 
 
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
-    """Return the effective number of samples of a first-order process with this lag-1 correlation, n (1 - r) / (1 + r).
+    """Return the effective number of samples of a first-order process.
 
-    The result is an upper limit for the effective number of samples of any row. The correlation of n samples is
-    underestimated by (1 + 3 r) / n (Kendall 1954). With few samples, the sum over lags in `effective_size` therefore
-    ends too early. Without the limit, one in ten intervals of 30 samples with r = 0.8 would miss the median. With the
-    limit, one in twenty intervals misses the median.
+    The number is n (1 - r) / (1 + r), where r is the correlation at lag 1. No row gets a larger effective number of
+    samples than this upper limit. The correlation that is computed from n samples is too low by about (1 + 3 r) / n
+    (Kendall 1954). If there are few samples, the sum over lags in `effective_size` therefore ends too early. For
+    example, one in ten intervals of 30 samples with r = 0.8 would miss the median without the upper limit. With the
+    upper limit, only one in twenty of these intervals misses the median.
     """
     if not positive:
         return float(size)

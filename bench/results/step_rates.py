@@ -15,7 +15,7 @@ _FLOPS_APART = 0.05
 def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
     """Return the rates of a step of `step_s` seconds.
 
-    For a model without samples, such as timed layers, the batch of a rank counts as one sample.
+    Some models have no samples, such as timed layers. For these models, the batch of one rank counts as one sample.
     """
     work = step.work
     samples = work.get("samples", float(num_ranks))
@@ -37,13 +37,13 @@ def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
 
 
 def flops_apart(step: StepSamples) -> bool:
-    """Check whether the numbers of operations by the formula and by torch's count differ by more than 5 %."""
+    """Check whether the operations counted by torch differ by more than 5 % from the operations by the formula."""
     flops, counted = step.work.get("flops"), step.work.get("counted_flops")
     return bool(flops) and counted is not None and abs(counted / (flops or 1.0) - 1) > _FLOPS_APART
 
 
 def at_step(found: StepRates, step_s: float) -> StepRates:
-    """Return the rates of the same step for a duration of `step_s`."""
+    """Return the rates of a step that takes `step_s` seconds instead of its measured time."""
     factor = found.samples / step_s / found.samples_per_s
 
     def scaled(value: float | None) -> float | None:
@@ -59,7 +59,7 @@ def at_step(found: StepRates, step_s: float) -> StepRates:
 
 
 def priced(document: Document, usd_per_rank_hour: float) -> Document:
-    """Return the document with the price of a sample added to each training step."""
+    """Return the document with a price per sample in each training step."""
     return replace(document, steps=tuple(_priced(one, usd_per_rank_hour) for one in document.steps))
 
 

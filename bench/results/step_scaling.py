@@ -1,6 +1,6 @@
 """Compute the speed-up of training steps with more ranks.
 
-Also compute the number of ranks above which the speed-up grows by less than 10 %.
+Also compute how many ranks are useful: above this number, the speed-up grows by less than 10 %.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAME_WORK = 0.01  # users type durations of layers with a few digits
 
 
 class ScalingReason(Code):
-    """Why more ranks do not make a job faster: the part of a step that grows most."""
+    """Why more ranks do not make a job faster. A reason names the part of a step that grows most."""
 
     EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
     IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last rank"
@@ -47,8 +47,8 @@ def scalings(
 ) -> tuple[StepScaling, ...]:
     """Return one result for each job that was measured with several numbers of ranks.
 
-    In weak scaling, the work of a rank's layers is constant. In strong scaling, the work of all ranks together is
-    constant.
+    In weak scaling, each rank has the same work at every number of ranks. In strong scaling, all ranks together have
+    the same work at every number of ranks.
     """
     of_case = {case_of(job, header): (job, header) for job, header in headers.items()}
     groups: dict[tuple[object, ...], list[tuple[TrainedStep, TimedLayers, Header]]] = {}
@@ -102,9 +102,10 @@ def _scaling(
 
 
 def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a speed-up relative to the step `first`; (None, None) if it is unknown.
+    """Return the 95 % interval of a step's speed-up relative to the step `first`, or (None, None) if it is unknown.
 
-    The relative errors of the two steps are independent, so they are added in squares.
+    The relative errors of the two steps are independent. The relative error of the ratio is therefore the square root
+    of the sum of their squares.
     """
     if one is first or one.low_s is None or one.high_s is None or first.low_s is None or first.high_s is None:
         return None, None
@@ -118,11 +119,12 @@ def _work_s(timed: TimedLayers) -> float:
 
 
 def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
-    """Return the least time of a step that the links permit.
+    """Return the shortest time of a step that the links allow.
 
-    The result is the longer of two times. The first time is the computation. The second time is the forward pass, and
-    then the exchange of all gradients at the rate of the links. Return None for one rank, which uses no link. Return
-    None if a step does not sum all gradients. Return None if no row of allreduce among these ranks has a hard bound.
+    The bound is the longer of two times. The first time is the time of the computation. The second time is the forward
+    pass plus the exchange of all gradients at the rate of the links. Return None for a single rank, because it uses no
+    link. Return None if the step does not sum all gradients. Return None if there is no hard bound for an allreduce
+    among these ranks.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1 or not _reduces_all_gradients(case):
@@ -143,14 +145,17 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Su
 def _reduces_all_gradients(case: Case) -> bool:
     """Check whether each step sums the uncompressed gradients of all ranks.
 
-    Such a step sends at least as many bytes as an allreduce.
+    A step that sums all gradients sends at least as many bytes as an allreduce of all gradients.
     """
     traits = strategy_traits(case.strategy)
     return traits.exact and traits.inner in ("", "shards") and case.hook == "none"
 
 
 def _stops(points: Sequence[StepScalingPoint], steps: Sequence[TrainedStep]) -> tuple[int | None, Coded | None]:
-    """Return the number of ranks above which more ranks gain less than 10 %, and the part of a step that grows most."""
+    """Return the number of ranks above which more ranks gain less than 10 %. Also return the reason.
+
+    The reason is the part of a step that grows most.
+    """
     for (before, after), (small, large) in zip(pairwise(points), pairwise(steps), strict=True):
         if after.speedup < before.speedup * (1 + _LEAST_GAIN):
             # Work of a rank after / before; it is 1 in weak scaling.
@@ -169,5 +174,5 @@ def _expected(small: TrainedStep, parts: Sequence[str], code: ScalingReason, sha
 
 
 def _mean(one: TrainedStep, parts: Sequence[str]) -> float:
-    """Return the mean over ranks of the sum of some parts of a step, in seconds."""
+    """Return the time of some parts of a step together, as the mean over ranks in seconds."""
     return sum(sum(one.parts_s[part]) for part in parts) / one.num_ranks

@@ -14,7 +14,7 @@ from bench.results.training_rows import StepScaling, StepScalingPoint, TrainedSt
 
 
 def tables(document: Document) -> list[Table]:
-    """Return the tables of a document's training steps. A table without rows is empty."""
+    """Return the tables of a document's training steps. Tables without rows are left empty."""
     return [
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
@@ -25,7 +25,7 @@ def tables(document: Document) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class StepOfRank:
-    """One line of the table of parts: the step of one rank."""
+    """One line of the table of step parts: a training step on one rank."""
 
     step: TrainedStep
     rank: int
@@ -137,7 +137,7 @@ _STEP_RATES = (
 
 @dataclass(frozen=True, slots=True)
 class ScaledStep:
-    """One line of the table of speed-ups."""
+    """One line of the table of speed-ups: a training step on one number of ranks."""
 
     scaling: StepScaling
     point: StepScalingPoint

@@ -1,7 +1,8 @@
 """Derive where the time of a training step goes.
 
-There are two methods: clocks inside the step, and twins. A twin is a step that leaves out one cause of delay. The bare
-twin has no clocks inside, and its time counts as the time of a step.
+Two methods are used: clocks inside the step, and twins (variants of the step). A twin leaves out one cause of delay,
+for example the exchange. The twin `bare` is the full step without clocks inside the step. The time of `bare` counts as
+the time of a step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are t
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
-    """Return the figures of a training step with correct gradients, or an empty list for any other row."""
+    """Return the figures of a training step that has correct gradients. Return an empty list for any other row."""
     step, samples = record.step, record.samples
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -82,21 +83,24 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
 
 
 def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
-    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps."""
+    """Return two results: the slowest rank's times of steps without clocks, and the samples of steps with clocks."""
     if not step.full_s:  # a file of an earlier version
         return step.twins_s[Twin.BARE], samples
     return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))
 
 
 def _options(case: Case) -> dict[str, str]:
-    """Return the options of a step that differ from their defaults, except the strategy."""
+    """Return the options of a step that do not have their default values. The strategy is left out."""
     own = plugins.load("pattern", case.pattern).PATTERN.factors | {"order"}
     given = {each.name: each.show(getattr(case, each.name)) for each in FACTORS if each.name in own}
     return {name: text for name, text in given.items() if text != FACTOR[name].show(FACTOR[name].default) and text}
 
 
 def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
-    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    """Return one result for each row of each case.
+
+    With three launches or more, the interval covers the variation between launches.
+    """
     rows: dict[tuple[object, ...], list[TrainedStep]] = {}
     for one in of_launches:
         rows.setdefault((one.job, one.gradient_bytes), []).append(one)
@@ -104,7 +108,7 @@ def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
 
 
 def disagrees(record: Record) -> bool:
-    """Check whether the clocks inside a step and a twin give different costs for a cause."""
+    """Check whether clocks and twins contradict each other about the cost of a cause of delay."""
     step, samples = record.step, record.samples
     if step is None or samples is None or not stats.usable(samples.seconds):
         return False
@@ -114,12 +118,12 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's own logger and linkbench's clocks disagree about a pass by more than 10 % and 2 ms."""
+    """Check whether torch's logger and linkbench's clocks differ about a pass by more than 10 % and more than 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
 def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTimes]:
-    """Return the parts of every sample."""
+    """Return how each sample's step is divided into parts."""
     found = []
     for sample in range(len(by_rank[0])):
         segments = [{name: step.segments_s[name][rank][sample] for name in SEGMENTS} for rank in range(len(by_rank))]
@@ -129,9 +133,9 @@ def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTi
 
 
 def _middle_samples(seconds: Sequence[float]) -> list[int]:
-    """Return the samples in the middle half by step time.
+    """Return the samples whose step time is in the middle half of all step times.
 
-    In these samples, the mean times of a step's parts add up to the mean time of a step.
+    For these samples, the mean times of the parts add up to the mean time of a step.
     """
     order = sorted(range(len(seconds)), key=lambda sample: seconds[sample])
     left_out = int(len(order) * (1 - _MIDDLE) / 2)
@@ -143,11 +147,11 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 
 
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
-    """Return the time that each twin saves, and the saving that the clocks inside the step predict.
+    """For each twin, return the time that it saves, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
-    arrives. Without a cause of delay, another rank may arrive last. If another rank is already later than the delayed
-    rank, the step without the cause takes the same time.
+    arrives. If one cause of delay is removed, another rank may become the last rank. If another rank arrives even later
+    than the delayed rank, removing the cause saves no time.
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
@@ -189,9 +193,9 @@ def _removal(longer: Sequence[float], shorter: Sequence[float], per_block: int, 
 
 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the interval of the median of values that may be negative.
+    """Return the interval of a median, also if values are negative.
 
-    `stats.interval` needs positive values, so the values are shifted.
+    The function `stats.interval` needs positive values, so a constant is added to the values.
     """
     shift = 1.0 + max(map(abs, values))
     found = stats.interval([value + shift for value in values])
@@ -207,9 +211,10 @@ def _apart(removal: Removal, step_s: float) -> bool:
 
 
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
-    """Return the late rank and the median wait. In most samples, the other ranks waited for the late rank.
+    """Return the rank for which the other ranks wait, and the median wait in seconds.
 
-    Return (None, 0) if chance explains that this rank was late.
+    This rank must be the last to arrive in most samples. Return (None, 0) if no rank is the last often enough, or if
+    the wait is only a small share of the step.
     """
     waits = [sample.parts_s["imbalance"] for sample in times]
     last = [min(range(len(own)), key=lambda rank: own[rank]) for own in waits]
@@ -221,7 +226,10 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 
 
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
-    """Return the medians over launches. A late rank or a disagreement is kept if most launches found it."""
+    """Return the medians over the launches of one row.
+
+    The merged row names a late rank or a disagreement between clocks and twins only if most launches found it.
+    """
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]
     late_rank, late_segment_ = max(set(lates), key=lates.count)

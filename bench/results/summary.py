@@ -50,7 +50,7 @@ CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """Build the document of `runs`, which yields tuples of job, header and records.
+    """Build the document of `runs`, an iterable of tuples (job, header, records).
 
     `notes`: notes on the whole document.
     """
@@ -65,7 +65,9 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 @dataclass(slots=True)
 class DocumentBuilder:
-    """Turns records into rows of a document one by one. The samples need not be kept in memory.
+    """Turns records into rows of a document, one record after the other.
+
+    The samples of earlier records need not be kept in memory.
 
     `most`: how many good rows, and how many failed or wrong rows, the document keeps; None for all rows. Further rows
         are only counted.
@@ -85,7 +87,7 @@ class DocumentBuilder:
     num_left_out: int = 0
 
     def add(self, job: str, header: Header, record: Record) -> Summary | None:
-        """Add a record. Return its summary, or None if the record was skipped or failed."""
+        """Add a record. Return the summary of the record, or None if the record was skipped or failed."""
         row = None if record.skipped is not None or record.failed is not None else summarise(job, header, record)
         wrong = record.failed is not None or (row is not None and row.verified is False)
         self.num_wrong += wrong
@@ -110,7 +112,7 @@ class DocumentBuilder:
         return row
 
     def _add_parts(self, job: str, header: Header, record: Record) -> None:
-        """Add the results of a record that has more than samples. Most records have only samples."""
+        """Add the results of a record that has other measurements besides samples. Most records have samples only."""
         if record.contention is not None:
             self.contended += interference.of_record(job, header, record)
         if record.overlap is not None:
@@ -125,7 +127,7 @@ class DocumentBuilder:
             self.checkpointed += checkpoints.of_record(job, header, record)
 
     def document(self, headers: Mapping[str, Header], notes: Sequence[Coded] = ()) -> Document:
-        """Build the document of the rows that were kept."""
+        """Build a document from the rows that were added and kept."""
         if self.num_left_out:
             notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
@@ -163,9 +165,9 @@ class DocumentBuilder:
 def by_size(rows: Iterable[Summary]) -> list[Summary]:
     """Return the rows of each measured job by size.
 
-    A job with a time budget measures the smallest and largest sizes first.
+    Jobs with a time budget measure the smallest and the largest size first, so their rows must be sorted.
 
-    Imported rows keep the order of their log.
+    The rows of an imported log keep their order.
     """
     of_job: dict[str, list[Summary]] = {}
     for row in rows:
@@ -200,7 +202,7 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
-    """Return all rows. Rows that are part of a conflict also get the flag CONTRADICTS."""
+    """Return all rows. Rows that contradict each other also get the flag CONTRADICTS."""
     bad = {
         (job, row["mode"], row["group"], row["payload_bytes"])
         for conflict in conflicts
@@ -216,7 +218,7 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:
-    """Summarise one record of samples, or of another tool's statistics.
+    """Summarise a record that has either samples or another tool's statistics.
 
     A row with invalid samples has no figures and the flag BAD_SAMPLES. A row with wrong data has no bandwidth and the
     flag INVALID. Raises ValueError for a skipped or failed record.
@@ -316,7 +318,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
 
 
 def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
-    """Return the interval of the median. For a one-way time, the error of the clocks widens the interval."""
+    """Return the interval of the median. For one-way times, the possible error of the clocks widens the interval."""
     low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
     if not bound_s or low_s is None or high_s is None:
         return low_s, high_s
@@ -326,8 +328,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The rate is the number of bytes that the operation must send, divided by its time. linkbench counts the bytes of the
-    send/receive algorithm that sends the fewest bytes. If switches reduce the data, the node sends fewer bytes.
+    The rate is the number of bytes that an operation must send, divided by the operation's time. The number of bytes is
+    that of the send/receive algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -335,7 +337,7 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
 
 
 def _disturbances(header: Header, record: Record, times: Times) -> Iterator[Flag]:
-    """Yield the flags of a time that consists mostly of call overhead or start skew."""
+    """Yield the flags of a time that consists mostly of call overhead or of start skew."""
     middle = times.seconds["median_s"]
     if middle is None:
         return
@@ -350,8 +352,8 @@ def _disturbances(header: Header, record: Record, times: Times) -> Iterator[Flag
 def _flags(header: Header, record: Record, times: Times, coarse: bool, above: bool) -> Iterator[str]:
     """Yield the flags of a row. A flag may be yielded more than once.
 
-    `coarse`: whether the error between two clocks is too large for the row's time.
-    `above`: whether the row's figure is above its bound.
+    `coarse`: whether the error between two clocks is too large compared with the row's time.
+    `above`: whether the row's figure exceeds its bound.
     """
     if record.verified is False:
         yield Flag.INVALID
@@ -373,7 +375,7 @@ def _flags(header: Header, record: Record, times: Times, coarse: bool, above: bo
 
 
 def _step_flags(record: Record, step: StepSamples) -> tuple[str, ...]:
-    """Return the flags of a training step whose figures disagree with each other."""
+    """Return the flags of a training step that has contradictory figures."""
     return (
         *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
         *(Flag.LOGGER_DISAGREES,) * steps.logger_disagrees(step),
@@ -382,12 +384,12 @@ def _step_flags(record: Record, step: StepSamples) -> tuple[str, ...]:
 
 
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
-    """Return the tightest hard or traffic bound.
+    """Return the tightest bound among the hard bounds and the traffic bounds.
 
-    If there is no hard or traffic bound, return the tightest reference bound. A traffic bound that the busbw exceeds is
-    left out, because the library then sends less than the bound assumes.
+    If there is no such bound, return the tightest reference bound. If the busbw exceeds a traffic bound, this bound is
+    left out, because the library sends less than the bound assumes.
 
-    `bounds`: the bounds in order, the tightest bound first.
+    `bounds`: the bounds, sorted from the tightest to the loosest.
     """
     shown = []
     for bound in bounds:

@@ -64,13 +64,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of any type, shown by columns.
+    """A table of rows. The columns decide how the rows are shown.
 
-    `title`: how to read the columns.
+    `title`: a text that explains how to read the columns.
     `section`: a function that returns the heading of a row. Rows with the same heading are shown together below this
     heading.
-    `gap`: blanks between columns on the terminal.
-    `wider`: what the user adds to the command to see all columns.
+    `gap`: the number of blanks between two columns on the terminal.
+    `wider`: the words that the user adds to the command to see all columns.
     """
 
     columns: Sequence[Column]
@@ -83,7 +83,7 @@ class Table:
     def shown_columns(self, wide: bool) -> list[Column]:
         """Return the columns that are shown.
 
-        Empty optional columns are left out, and `wide` columns are shown only if `wide`.
+        Optional columns without values are left out. The `wide` columns are shown only if `wide` is True.
         """
         shown = []
         for column in self.columns:
@@ -104,7 +104,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading: `# text` on the terminal, a heading of `level` in Markdown."""
+    """A heading. On the terminal, the heading is `# text`. In Markdown, the heading has the level `level`."""
 
     text: str
     level: int = 1
@@ -114,7 +114,7 @@ class Heading:
 class Lines:
     """Sentences. On the terminal, each line begins with `# ` unless `comment` is False.
 
-    In Markdown they are a list below `title`.
+    In Markdown, the sentences are a list below `title`.
 
     A line that begins with blanks continues the line above.
     """
@@ -142,25 +142,25 @@ class Report(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
-        """Yield the page for people, in reading order."""
+        """Yield the blocks of the page for people, in reading order."""
 
     @abstractmethod
     def data(self) -> Any:
-        """Return the JSON document: a mapping or a dataclass whose first key is `schema`."""
+        """Return the JSON document. The document is a mapping or a dataclass, and its first key is `schema`."""
 
     def records(self) -> Iterable[Mapping[str, Any]]:
         """Yield the lines of CSV as mappings from column names to values."""
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """Return the columns of CSV. None means all names in the records, in order of appearance."""
+        """Return the columns of CSV. None means all names that occur in the records, in order of appearance."""
         return None
 
 
 def plain(value: Any) -> Any:
     """Return a value that JSON can hold.
 
-    Dataclasses and mappings become objects, sequences become arrays, and NaN or infinity becomes null.
+    Dataclasses and mappings become objects, and sequences become arrays. NaN and infinity become null.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
@@ -181,10 +181,9 @@ def as_json(document: Any) -> str:
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
     """Return a line with the names of the columns, then one line for each record.
 
-    Numbers have all digits. The cell of an unknown value is empty. In a cell with several values, ';' separates the
-    values.
+    Numbers have all digits. The cell of an unknown value is empty. If a cell has several values, `;` separates them.
 
-    `names`: the columns; by default all names in the records, in order of appearance.
+    `names`: the columns. By default, these are all names in the records, in order of appearance.
     """
     rows = list(records)
     if names is None:

@@ -40,7 +40,10 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """Return the tool whose statistics a run shows (`--like`). The result is empty for linkbench's own statistics."""
+    """Return the tool whose statistics a run shows (`--like`).
+
+    The result is "" if the run shows linkbench's own statistics.
+    """
     case = own_case(header.case)
     return "" if case is None else case.like
 
@@ -48,7 +51,7 @@ def like(header: Header) -> str:
 def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: bool = False) -> list[str]:
     """Return how to read the columns, in one sentence each.
 
-    `tool`: the tool whose statistics are shown; empty for linkbench's statistics.
+    `tool`: the tool whose statistics are shown, or "" for linkbench's statistics.
     """
     if imported:
         return [IMPORTED]
@@ -86,7 +89,7 @@ def teraflops(flops_per_s: float | None) -> str:
 
 
 def peak_share(row: Summary) -> str:
-    """Return a row's FLOP/s as a share of the data sheet's dense rate, in percent; '-' if the dense rate is unknown."""
+    """Return a row's FLOP/s in percent of the dense rate in the data sheet. Return '-' if the dense rate is unknown."""
     if row.flops_per_s is None or not row.peak_flops_per_s:
         return NOTHING
     return percent(row.flops_per_s / row.peak_flops_per_s)
@@ -113,7 +116,10 @@ def interval(low_s: float | None, high_s: float | None) -> str:
 
 
 def expected_time(row: Summary) -> str:
-    """Return the time in microseconds that a real machine is expected to take, `8180 [7460..9050]`; '-' if unknown."""
+    """Return the time, in microseconds, that a real machine is expected to take, such as `8180 [7460..9050]`.
+
+    Return '-' if it is unknown.
+    """
     return _expected(row.expected_s, row.expected_low_s, row.expected_high_s, 1e6)
 
 
@@ -135,9 +141,9 @@ def _expected(middle: float | None, low: float | None, high: float | None, facto
 
 
 def wrong(summaries: Iterable[Summary]) -> str:
-    """Return the number of wrong elements of a line.
+    """Return how many elements of a line's rows were wrong.
 
-    Return `modelled` if no data were sent, and `N/A` if no element was checked.
+    Return `modelled` if no data were sent. Return `N/A` if no element was checked.
     """
     rows = list(summaries)
     if any(row.verified is False for row in rows):
@@ -157,7 +163,7 @@ def marks(flags: tuple[str, ...]) -> str:
 def letter(index: int) -> str:
     """Return the letter of a bound.
 
-    `index`: the number of the bound. The first bound that a row shows has the number 0.
+    `index`: the number of the bound, counted from 0. The bound that the rows show first has the number 0.
     """
     return ascii_lowercase[index % len(ascii_lowercase)]
 
@@ -215,7 +221,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """Return the sentence for modelled runs, or None for a measured run."""
+    """Return a sentence that says that the run is modelled, or None if the run was measured."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""

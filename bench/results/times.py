@@ -25,9 +25,9 @@ _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s
 
 @dataclass(slots=True)
 class Times:
-    """The statistics of a row, in seconds and bytes per second. They come from samples or from another tool's log.
+    """The statistics of a row, in seconds and bytes per second.
 
-    A statistic is None if it is unknown.
+    The statistics come from samples or from another tool's log. A statistic is None if it is unknown.
     """
 
     num_samples: int = 0
@@ -49,7 +49,10 @@ class Times:
 
 
 def from_samples(header: Header, record: Record, samples: Samples) -> Times:
-    """Return the statistics of linkbench's samples. Invalid samples give no figure and the flag BAD_SAMPLES."""
+    """Return the statistics of linkbench's samples.
+
+    If samples are invalid, the row gets no figure and the flag BAD_SAMPLES.
+    """
     taken = samples.seconds
     if not stats.usable(taken):
         return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
@@ -103,7 +106,7 @@ def _flags(
 
 
 def _on_host(samples: Samples) -> tuple[float | None, float | None]:
-    """Return the median time by the hosts' clocks, and the median share of this time that issuing the calls took."""
+    """Return two medians: the time by the hosts' clocks, and the share of this time for issuing the calls."""
     shares = [issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_]
     return _middle(samples.host_s), _middle(shares)
 
@@ -118,7 +121,7 @@ def _add_ranks(times: Times, shares: RankShares) -> None:
 
 
 def _soaked(samples: Samples) -> tuple[float, float]:
-    """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
+    """Return two medians of a row with --soak: over the samples of the first two seconds, and over the second half."""
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
     num_first = max(1, int(np.searchsorted(ends_s, _BURST_S)))
     first_late = int(np.searchsorted(ends_s, ends_s[-1] / 2))
@@ -130,7 +133,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def from_reported(header: Header, record: Record) -> Times:
-    """Return another tool's statistics under the names that the tool uses."""
+    """Return another tool's statistics under the names that this tool uses."""
     reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),

@@ -18,7 +18,7 @@ HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The time that a step saves without one cause of delay, such as the exchange.
+    """How much time a step saves if one cause of delay is removed, such as the exchange.
 
     `seconds`: the time that a twin step without the cause saves, as the median over pairs of blocks. Its 95 % interval
         is over the pairs of a single launch, or over several launches.
@@ -35,16 +35,17 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class StepRates:
-    """Rates that follow from the time of a training step, for all ranks together.
+    """Rates of all ranks together, computed from the time of a training step.
 
     Unknown values are None.
 
-    `samples`: the samples of one step.
-    `flops_per_s`: the rate of operations. A formula computes the number of operations.
-    `mfu`: `flops_per_s` / the data sheets' dense rate.
-    `counted_over_formula`: the operations that torch counted / the operations by the formula.
+    `samples`: the number of training samples in one step.
+    `flops_per_s`: the operations per second. A formula gives the number of operations. The number of operations comes
+        from a formula.
+    `mfu`: `flops_per_s` / the dense rate in the data sheets.
+    `counted_over_formula`: the number of operations that torch counted / the number that the formula gives.
     `peak_bytes`: the measured peak memory of each rank.
-    `predicted_bytes`: the expected memory of a rank.
+    `predicted_bytes`: the memory that a rank is expected to need.
     """
 
     samples: float
@@ -61,7 +62,7 @@ class StepRates:
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """A training step and where its time goes.
+    """A training step, with the times of its parts.
 
     `step_s`: the median step of the slowest rank, without clocks inside the step.
     `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step
@@ -112,7 +113,7 @@ class TrainedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepScalingPoint:
-    """A training step on a given number of ranks.
+    """A training step that was measured on a certain number of ranks.
 
     `speedup`: the work per second, relative to the smallest number of ranks.
     `low`, `high`: the 95 % interval of the speed-up, from the intervals of this step and of the reference step.
@@ -133,7 +134,7 @@ class StepScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class StepScaling:
-    """Training steps on increasing numbers of ranks.
+    """A training step on increasing numbers of ranks.
 
     `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed.
     `stops_at`: the number of ranks above which more ranks gain less than 10 %, or None if every increase gains at least
@@ -152,15 +153,16 @@ class StepScaling:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """Checkpoints that all ranks write at the same time during training steps. All values are medians.
+    """Checkpoints that all ranks write at the same time, during training steps. All values are medians.
 
     `step_s`: the time of a step without a checkpoint.
     `write_s`: the time until the slowest rank's shard is durable.
     `stall_s`: the time that a checkpoint adds to the steps, with its 95 % interval.
-    `blocked_s`: the part of the stall before the first step could begin.
-    `slowest_rank`: the rank that was the slowest in most bursts; None without such a rank.
-    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank; 0 without a slowest rank.
-    `exchange_during_s`: the time of an exchange while ranks wrote the checkpoint, or None if no step ran meanwhile.
+    `blocked_s`: the first part of the stall, until the next step can begin.
+    `slowest_rank`: the rank that was the slowest in most bursts, or None if there is no such rank.
+    `slowest_behind`: the fraction by which the slowest rank takes longer than the median rank. 0 if no rank is the
+        slowest.
+    `exchange_during_s`: the time of an exchange while ranks write the checkpoint. None if no step ran at that time.
     `read_s`: the time to read the slowest rank's shard back.
     `device_share`: bytes read from the device / bytes of the shard.
     """
@@ -187,12 +189,12 @@ class Checkpointed:
 
     @property
     def write_bytes_per_s(self) -> float:
-        """The rate, in bytes per second, at which all ranks together write."""
+        """The rate, in bytes per second, at which all ranks together write a checkpoint."""
         return self.num_ranks * self.shard_bytes / self.write_s
 
     @property
     def read_bytes_per_s(self) -> float:
-        """The rate, in bytes per second, at which all ranks together read back."""
+        """The rate, in bytes per second, at which all ranks together read a checkpoint back."""
         return self.num_ranks * self.shard_bytes / self.read_s
 
 
@@ -205,9 +207,9 @@ class GpuPath(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, the rates that limit the passes, and the rate that a workload consumes.
+    """Passes over a data set, the rates that limit them, and the rate at which a workload consumes data.
 
-    Times are medians over passes.
+    All times are medians over the passes.
 
     `seconds`: the time of a pass, including its training steps. Its 95 % interval is within a single launch, or over
         several launches.
@@ -264,16 +266,16 @@ class Fed:
 
     @property
     def bytes_per_s(self) -> float:
-        """The supply of the slowest rank, in bytes per second."""
+        """The rate at which the slowest rank gets data, in bytes per second."""
         return self.payload_bytes / self.seconds
 
     @property
     def records_per_s(self) -> float:
-        """The supply of the slowest rank, in records per second."""
+        """The rate at which the slowest rank gets records, per second."""
         return self.num_records / self.seconds
 
     def __post_init__(self) -> None:
-        """Find the rate that limits the supply."""
+        """Find the rate that limits how fast data reach the ranks."""
         object.__setattr__(self, "least", _least(self._bounds))
         object.__setattr__(self, "binds", self._limit())
         demand = self.demand_bytes_per_s

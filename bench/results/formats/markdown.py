@@ -40,7 +40,10 @@ def _list(block: Lines) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """Return a table for each section and each group of columns. A single table would be too wide for a page."""
+    """Return one table for each combination of a section and a group of columns.
+
+    With all columns in one table, the table would be too wide for a page.
+    """
     columns = table.shown_columns(wide=True)
     groups = list(dict.fromkeys(column.group for column in columns if column.group)) or [""]
     lines = [f"## {escaped(table.title)}", ""] if table.title else []

@@ -1,7 +1,8 @@
 """Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
-Text is wrapped at the width of the terminal, or at 100 characters in a file or a pipe. A row is wrapped only in a
-column with `wrapped`. If rows are too long, a table leaves out columns, beginning with the largest `Column.leave_out`.
+Text outside rows is wrapped at the width of the terminal, or at 100 characters in a file or pipe. The cells of a row
+are wrapped only in a column whose field `wrapped` is True. If the rows are still too long, columns are left out,
+beginning with the column that has the largest `Column.leave_out`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _INDENT = 2  # "# " before titles, blanks before rows
 def render(report: Report, width: int | None = None) -> str:
     """Return all blocks as text that ends with a newline.
 
-    `width`: the characters in a line; None if the output is not a terminal.
+    `width`: the number of characters in a line, or None if the output is not a terminal.
     """
     return render_blocks(report.blocks(), width or PIPED_WIDTH) + "\n"
 
@@ -48,14 +49,17 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = PIPED_WIDTH) -
 
 
 class TextTable:
-    """A table that is written line by line.
+    """A table for the terminal, written line by line.
 
-    The constructor chooses the widths of the columns. The widths depend on the titles, the least widths, and the rows
-    that are known so far.
+    The constructor chooses the widths of the columns. The widths depend on the titles, on the smallest widths of the
+    columns, and on the rows that are known so far.
     """
 
     def __init__(self, table: Table, width: int = PIPED_WIDTH) -> None:
-        """Choose the columns and their widths from the rows that are known. Rows that are added later may be wider."""
+        """Choose the columns and their widths from the rows that are known.
+
+        Rows that are not known yet may be wider.
+        """
         self._page_width = width
         self._wider = table.wider
         self._columns = table.shown_columns(wide=False)
@@ -72,7 +76,7 @@ class TextTable:
     def _leave_out(self, width: int) -> list[str]:
         """Leave out columns until a row fits into `width`.
 
-        Return the titles of the left-out columns, in the order in which they were left out.
+        Return the titles of the removed columns, in the order in which they were removed.
         """
         titles: dict[str, None] = {}
         while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
@@ -86,9 +90,10 @@ class TextTable:
     def titles(self) -> list[str]:
         """Return the lines of titles.
 
-        Group headings have a line only if a column has a group heading. Units have a line only if a column has a unit.
+        The line of group headings is left out if no column has a group heading. The line of units is left out if no
+        column has a unit.
 
-        If columns are left out, the first line names them.
+        If columns are left out, the first line of the table names them.
         """
         lines = []
         if any(column.group for column in self._columns):
