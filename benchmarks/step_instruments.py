@@ -24,7 +24,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # torchrun starts a file, not a module
 
 from bench.core.case_argv import from_argv
-from bench.core.training_step import Twin
+from bench.core.training_step import StepVariant
 from bench.core.world import World
 from bench.rank import sampling, training_step
 from bench.results import stats
@@ -69,24 +69,24 @@ def _compared(options: str, num_pairs: int) -> tuple[float, list[float], float]:
     """Return the seconds of a step without instruments, the ratio of each pair of blocks, and the CPU seconds added."""
     plan = training_step.plan_of(from_argv(["step", *options.split()]), World(1, dist.get_world_size()))
     trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0)
-    for twin in (Twin.BARE, Twin.FULL):
-        trainer.run(twin, _WARM_UP)
-    per_block = max(1, round(_BLOCK_S / _block(trainer, Twin.BARE, _WARM_UP)[0]))
+    for variant in (StepVariant.BARE, StepVariant.FULL):
+        trainer.run(variant, _WARM_UP)
+    per_block = max(1, round(_BLOCK_S / _block(trainer, StepVariant.BARE, _WARM_UP)[0]))
     ratios, bare_s, added_s = [], [], []
     with sampling.no_garbage():
         for pair in range(num_pairs):
-            order = (Twin.BARE, Twin.FULL) if pair % 2 == 0 else (Twin.FULL, Twin.BARE)
-            found = {twin: _block(trainer, twin, per_block) for twin in order}
-            ratios.append(found[Twin.FULL][0] / found[Twin.BARE][0])
-            bare_s.append(found[Twin.BARE][0])
-            added_s.append(found[Twin.FULL][1] - found[Twin.BARE][1])
+            order = (StepVariant.BARE, StepVariant.FULL) if pair % 2 == 0 else (StepVariant.FULL, StepVariant.BARE)
+            found = {variant: _block(trainer, variant, per_block) for variant in order}
+            ratios.append(found[StepVariant.FULL][0] / found[StepVariant.BARE][0])
+            bare_s.append(found[StepVariant.BARE][0])
+            added_s.append(found[StepVariant.FULL][1] - found[StepVariant.BARE][1])
     return median(bare_s), ratios, median(added_s)
 
 
-def _block(trainer: StepTrainer, twin: Twin, num_steps: int) -> tuple[float, float]:
+def _block(trainer: StepTrainer, variant: StepVariant, num_steps: int) -> tuple[float, float]:
     """Return the median step of a block, each step on its slowest rank, and the CPU seconds of a step."""
     began = time.process_time()
-    own = torch.tensor([one.step_s for one in trainer.run(twin, num_steps)], dtype=torch.float64)
+    own = torch.tensor([one.step_s for one in trainer.run(variant, num_steps)], dtype=torch.float64)
     used = torch.tensor([(time.process_time() - began) / num_steps], dtype=torch.float64)
     for values in (own, used):
         dist.all_reduce(values, op=dist.ReduceOp.MAX)

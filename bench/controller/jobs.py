@@ -23,7 +23,7 @@ from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
 from bench.core.remarks import CodedRemark
 from bench.core.secret_values import FROM_ENVIRONMENT, masked, masked_plain, masked_variables, secrets_of
-from bench.core.training_step import Twin
+from bench.core.training_step import StepVariant
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -261,7 +261,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     pattern = site.patterns[case.pattern]
     num_rounds = count_rounds(case, world, pattern)
     num_rows = 1 if pattern.trains else num_rounds * _num_sizes(case, world, pattern) * len(case.modes)
-    estimate_s = _estimate_s(case, num_rows, world, len(Twin) if pattern.trains else 1)
+    estimate_s = _estimate_s(case, num_rows, world, len(StepVariant) if pattern.trains else 1)
     if launcher.by_hand and cluster.setup:
         raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
@@ -330,11 +330,11 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMach
     return "direct" if world.num_ranks == 1 and not cluster.hosts else machine.default_launcher[transport]
 
 
-def _estimate_s(case: Case, num_rows: int, world: World, num_twins: int) -> float:
+def _estimate_s(case: Case, num_rows: int, world: World, num_variants: int) -> float:
     its = case.traits
     if its.modelled:
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
-    sides = 2 if case.aggressor else num_twins  # each row is measured without aggressors and with them
+    sides = 2 if case.aggressor else num_variants  # each row is measured without aggressors and with them
     times = _LADDER_MOST if case.is_ladder else 1
     rows_s = num_rows * (sides * max(case.max_s, case.soak_s) + _ROW_OVERHEAD_S) * times
     return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

@@ -256,15 +256,15 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Times of a training step. A twin is a variant of the step, such as the full step or the step without loader.
+    """Times of a training step. The step has variants, such as the full step, and the step without loader.
 
-    All twins are measured in alternating blocks. The samples of each twin are numbered separately, and block k begins
-    with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare twin, in
-    which only whole steps are timed. In files of earlier versions, the samples of the record are those of the full
-    twin. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of exchange.
+    All variants are measured in alternating blocks. The samples of each variant are numbered separately, and block k
+    begins with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare
+    variant, in which only whole steps are timed. In files of earlier versions, the samples of the record are those of
+    the full variant. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of exchange.
 
-    `twins_s`: for each other twin, the time of each step on the slowest rank. In files of earlier versions, the bare
-        twin is one of these twins.
+    `twins_s`: for each other variant, the time of each step on the slowest rank. In files of earlier versions, the bare
+        variant is one of these variants.
     `full_s[r]`: the time of rank r in each full step. It is empty in files of earlier versions.
     `segments_s[segment][r]`: the time of rank r in the segment, in each full step.
     `bucket_bytes`: the size of each bucket.

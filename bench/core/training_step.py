@@ -35,7 +35,7 @@ _MOST_LAYERS = 10_000
 HOP = -1  # in the waits of a step: a wait for one message of one rank, not for a group
 
 
-class Twin(StrEnum):
+class StepVariant(StrEnum):
     """A variant of the step.
 
     Two variants can differ in one part of the step. The difference of their times is then the cost of that part.
@@ -102,7 +102,7 @@ class StepStamps:
     `waits`: the waits within the segment "wait", in order. An entry has the number of the group that the rank waited
         for (or HOP), and the seconds.
 
-    For a step of the variant Twin.BARE, only `step_s` is set.
+    For a step of the variant StepVariant.BARE, only `step_s` is set.
     """
 
     step_s: float
@@ -224,15 +224,18 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that the times of a step are complete for every twin, segment, rank and sample.
+    """Check that the times of a step are complete for every variant, segment, rank and sample.
 
     Raises ValueError if a time is missing.
     """
-    elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
-    if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
-        raise ValueError("a training step needs samples of every twin, in blocks")
+    elsewhere = {StepVariant.FULL, StepVariant.BARE} if step.full_s else {StepVariant.FULL}
+    if (
+        any(not step.twins_s.get(variant) for variant in StepVariant if variant not in elsewhere)
+        or step.samples_per_block < 1
+    ):
+        raise ValueError("a training step needs samples of every variant, in blocks")
     if not all(0 < second < inf for seconds in (*step.twins_s.values(), *step.full_s) for second in seconds):
-        raise ValueError("the twins of a training step need finite times above zero")
+        raise ValueError("the variants of a training step need finite times above zero")
     if not samples.by_rank or any(name not in step.segments_s for name in SEGMENTS):
         raise ValueError("a training step needs the times of every segment by rank")
     full = step.full_s or samples.by_rank

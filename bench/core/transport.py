@@ -23,7 +23,7 @@ from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.record import Failure, ReadSamples, Skip
 from bench.core.step_plan import StepPlan
-from bench.core.training_step import GradientCheck, StepStamps, Twin
+from bench.core.training_step import GradientCheck, StepStamps, StepVariant
 from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
@@ -390,8 +390,8 @@ class Overlapping(Protocol):
 class Trainer(Protocol):
     """Trains on one rank. All ranks call the same methods in the same order."""
 
-    def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Synchronise all ranks, then run `num_steps` training steps back to back. `twin`: the variant of the step."""
+    def run(self, variant: StepVariant, num_steps: int) -> list[StepStamps]:
+        """Synchronise all ranks, then run `num_steps` training steps of one variant back to back."""
 
     def check(self) -> GradientCheck:
         """Run one full step and compare its gradients with the closed form."""

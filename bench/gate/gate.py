@@ -152,7 +152,7 @@ def unreadable(rules: Rules, name: str, error: str) -> GateResult:
     return GateResult(name, rules, (GateFault(FaultCode.RUN_UNREADABLE, {"error": error}),))
 
 
-def _judged(run: GateInput, rule: GateRule, limit: Demand, checked: frozenset[rows.Twin]) -> _DemandRows:
+def _judged(run: GateInput, rule: GateRule, limit: Demand, checked: frozenset[rows.RowOutOfPlace]) -> _DemandRows:
     selected, elsewhere = completeness.selected(run, rule, limit)
     faults = list(completeness.absent(run, rule, limit, selected, elsewhere))
     sound = []

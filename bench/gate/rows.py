@@ -41,7 +41,7 @@ _FAILING = {
     ComparisonVerdict.MODELLED: FaultCode.COMPARED_MODELLED,
     ComparisonVerdict.IMPORTED: FaultCode.COMPARED_IMPORTED,
 }
-Twin = tuple[object, ...]
+RowOutOfPlace = tuple[object, ...]
 _Judged = tuple[list["Figure"], list[GateFault]]
 
 
@@ -58,16 +58,16 @@ class Figure:
     margin: float  # distance to the limit, as a fraction of the limit; negative if the demand is not met
 
 
-def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
+def checked_out_of_place(run: GateInput) -> frozenset[RowOutOfPlace]:
     """Return a key for each imported out-of-place row whose data were checked and correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
-            found.add(_twin(run.document.headers[row.job], row))
+            found.add(_row_out_of_place(run.document.headers[row.job], row))
     return frozenset(found)
 
 
-def _twin(header: Header, row: Summary) -> Twin:
+def _row_out_of_place(header: Header, row: Summary) -> RowOutOfPlace:
     """Return the key of an imported row. A key identifies an operation in a log.
 
     The in-place and the out-of-place row of one operation have the same key.
@@ -77,7 +77,7 @@ def _twin(header: Header, row: Summary) -> Twin:
 
 
 def evidence(
-    row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
+    row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[RowOutOfPlace] = frozenset()
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged.
 
@@ -90,7 +90,9 @@ def evidence(
     if reason is not None:
         yield reason
         return
-    in_place_only = row.verified is None and row.in_place and is_imported(row) and _twin(header, row) in checked
+    in_place_only = (
+        row.verified is None and row.in_place and is_imported(row) and _row_out_of_place(header, row) in checked
+    )
     for fault in (*_numbers(row, limit), *_world(row, rule), *_samples(row, rule)):
         if fault.code == FaultCode.DATA_UNCHECKED and in_place_only:
             continue

@@ -1,8 +1,9 @@
 """Measure a training step, and show where the time of the step goes.
 
-A twin is a training step that leaves out one cause of delay, such as the exchange. A launch alternates blocks of full
-steps with blocks of each twin. Two measurements show the cost of a cause: the time that clocks measure inside the full
-step, and the time that the twin saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
+A variant is a training step that leaves out one cause of delay, such as the exchange. A launch alternates blocks of
+full steps with blocks of each variant. Two measurements show the cost of a cause: the time that clocks measure inside
+the full step, and the time that the variant saves. All ranks run the same blocks, and rank 0 determines the number of
+blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import grid_of, obeying, strategy_traits
 from bench.core.topology import rounds
-from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, TimedLayers, Twin, exposed_of
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, StepVariant, TimedLayers, exposed_of
 from bench.core.transport import CountsWork, Trainer, Training, Transport
 from bench.core.world import World
 from bench.rank import interleaved_blocks, sampling
@@ -36,7 +37,7 @@ from bench.rank.step_model import model_of
 from bench.rank.step_usage import StepUsage, together
 from bench.rank.step_work import work_of
 
-_LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
+_LEAST_MAX_S = 2.0  # time limit of each variant: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
 _REPLICAS = 2  # models in memory: the one with a hook and the bare one
 _COPIES = 3  # of the gradients in each model: gradients, buckets, and a timed layer's own gradient
@@ -193,8 +194,8 @@ class StepMeasurer:
         with self._working():
             self._trainer = transport.trainer(self._plan)
         self._beat("step: warm-up")
-        for twin in (Twin.BARE, Twin.FULL):
-            self._trainer.run(twin, _WARM_UP)
+        for variant in (StepVariant.BARE, StepVariant.FULL):
+            self._trainer.run(variant, _WARM_UP)
         self._beat("step: checking the gradients")
         found = self._channel.gather(self._trainer.check())
         logged = self._channel.gather(self._trainer.logged())
@@ -211,14 +212,13 @@ class StepMeasurer:
         return next((skip for skip in self._channel.share(own) if skip is not None), None)
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Take the samples of all twins, then check the gradients.
+        """Take the samples of all variants, then check the gradients.
 
-        A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or earlier if each twin's
-        time relative to the full step is known precisely enough. The check covers the last measured full step, and
-        additional steps after the measurement.
+        Sampling ends at a time limit, or earlier if each variant's time relative to the full step is known precisely
+        enough. The check covers the last measured full step, and additional steps after the measurement.
         """
         assert self._trainer is not None
-        stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
+        stamps: dict[StepVariant, list[list[StepStamps]]] = {variant: [] for variant in StepVariant}
         with sampling.no_garbage():
             per_block, reason = self._blocks(stamps)
         counting = self._trainer if isinstance(self._trainer, CountsWork) else None
@@ -245,26 +245,34 @@ class StepMeasurer:
         )
         return ((self._group, record),)
 
-    def _blocks(self, stamps: dict[Twin, list[list[StepStamps]]]) -> tuple[int, str]:
+    def _blocks(self, stamps: dict[StepVariant, list[list[StepStamps]]]) -> tuple[int, str]:
         assert self._trainer is not None
-        step_s: float = max(self._channel.share(median(one.step_s for one in self._trainer.run(Twin.FULL, _WARM_UP))))
+        step_s: float = max(
+            self._channel.share(median(one.step_s for one in self._trainer.run(StepVariant.FULL, _WARM_UP)))
+        )
         per_block = interleaved_blocks.per_block(self._case, self._row, step_s)
         began, num_blocks, reason = time.monotonic(), 0, None
         while reason is None:
-            self._beat(f"step: {num_blocks} blocks of each twin")
-            for twin in _order(num_blocks):
+            self._beat(f"step: {num_blocks} blocks of each variant")
+            for variant in _order(num_blocks):
                 self._usage.begin()
-                stamped = self._trainer.run(twin, per_block)
-                if twin is Twin.FULL:
+                stamped = self._trainer.run(variant, per_block)
+                if variant is StepVariant.FULL:
                     self._usage.end(per_block)
                 gathered = self._channel.gather(stamped)
                 if gathered is not None:
-                    stamps[twin] += [list(of_ranks) for of_ranks in zip(*gathered, strict=True)]
+                    stamps[variant] += [list(of_ranks) for of_ranks in zip(*gathered, strict=True)]
             num_blocks += 1
-            slowest = {twin: _slowest(of_twin) for twin, of_twin in stamps.items()}
-            pairs = [(slowest[twin], slowest[Twin.FULL]) for twin in Twin if twin is not Twin.FULL]
+            slowest = {variant: _slowest(of_variant) for variant, of_variant in stamps.items()}
+            pairs = [
+                (slowest[variant], slowest[StepVariant.FULL])
+                for variant in StepVariant
+                if variant is not StepVariant.FULL
+            ]
             elapsed_s = time.monotonic() - began
-            stop = interleaved_blocks.stop(self._case, self._row, pairs, per_block, num_blocks, elapsed_s, len(Twin))
+            stop = interleaved_blocks.stop(
+                self._case, self._row, pairs, per_block, num_blocks, elapsed_s, len(StepVariant)
+            )
             over = self._case.budget_s is not None and elapsed_s > self._case.budget_s
             reason = self._channel.broadcast(stop or (StopReason.MAX_TIME if over else None))
         return per_block, reason
@@ -291,13 +299,13 @@ class StepMeasurer:
 
     def _record(
         self,
-        stamps: dict[Twin, list[list[StepStamps]]],
+        stamps: dict[StepVariant, list[list[StepStamps]]],
         per_block: int,
         reason: str,
         checks: Sequence[GradientCheck],
         error: float | None,
     ) -> Record:
-        full, bare, first = stamps[Twin.FULL], stamps[Twin.BARE], _first_wrong(checks)
+        full, bare, first = stamps[StepVariant.FULL], stamps[StepVariant.BARE], _first_wrong(checks)
         segments = {
             segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
             for place, segment in enumerate(SEGMENTS)
@@ -308,7 +316,11 @@ class StepMeasurer:
         buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
         of_step = StepSamples(
             per_block,
-            {twin: _slowest(of_twin) for twin, of_twin in stamps.items() if twin not in (Twin.FULL, Twin.BARE)},
+            {
+                variant: _slowest(of_variant)
+                for variant, of_variant in stamps.items()
+                if variant not in (StepVariant.FULL, StepVariant.BARE)
+            },
             segments,
             self._by_rank(full),
             tuple(int(one[0][0]) for one in buckets),
@@ -376,14 +388,13 @@ def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[s
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
 
 
-def _order(num_blocks: int) -> list[Twin]:
-    """Return the order in which a round runs the twins and the full step.
+def _order(num_blocks: int) -> list[StepVariant]:
+    """Return the order in which a round runs the variants and the full step.
 
-    A twin is a step that leaves out one cause of delay. Every second round runs the twins in the reverse order. The
-    full step (FULL) always comes last.
+    Every second round runs the variants in the reverse order. The full step (FULL) always comes last.
     """
-    twins = [twin for twin in Twin if twin is not Twin.FULL]
-    return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]
+    variants = [variant for variant in StepVariant if variant is not StepVariant.FULL]
+    return [*(variants if num_blocks % 2 == 0 else variants[::-1]), StepVariant.FULL]
 
 
 def _slowest(stamps: Sequence[Sequence[StepStamps]]) -> list[float]:

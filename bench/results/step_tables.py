@@ -90,7 +90,7 @@ def _part(name: str) -> Callable[[Any], str]:
 
 
 _STEP_TITLE = (
-    "training step: its time without clocks inside; what it gains without exchange, loader and copies, as twins of it "
+    "training step: its time without clocks inside; what it gains without exchange, loader and copies, as its variants "
     "measure (95 %); inside: exposed exchange by clocks inside a step; error: of a compressed gradient; loss: of a "
     "small problem after the same number of samples, with this exchange and with exact gradients; clocks: what they "
     "add to a step, not to its time here; profiler: what it adds to the steps of the trace, which are in no other "

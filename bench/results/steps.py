@@ -1,7 +1,7 @@
 """Derive where the time of a training step goes.
 
-Two methods are used: clocks inside the step, and twins (variants of the step). A twin leaves out one cause of delay,
-for example the exchange. The twin `bare` is the full step without clocks inside the step. The time of `bare` counts as
+Two methods are used: clocks inside the step, and variants of the step. A variant leaves out one cause of delay, for
+example the exchange. The variant `bare` is the full step without clocks inside the step. The time of `bare` counts as
 the time of a step.
 """
 
@@ -16,7 +16,7 @@ from bench.core.case import FACTOR, FACTORS, Case
 from bench.core.case_argv import from_argv
 from bench.core.record import Header, Record, Samples, StepSamples, known
 from bench.core.step_trace import StepPart
-from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
+from bench.core.training_step import SEGMENTS, StepTimes, StepVariant, late_segment, parts_of
 from bench.results import launches, stats, step_rates
 from bench.results.model import case_of
 from bench.results.paired_ratio import of_blocks
@@ -24,7 +24,7 @@ from bench.results.training_rows import Removal, TrainedStep
 
 # A rank is late if it arrived last in most samples, by at least this share of the step.
 _LATE_SAMPLES, _LATE_SHARE = 0.75, 0.05
-# The clocks and the twin disagree if their intervals are further apart than this share of the step.
+# The clocks and the variant disagree if their intervals are further apart than this share of the step.
 _APART_SHARE = 0.02
 # So much of what its logger counts may be DistributedDataParallel's own work around a pass.
 _LOGGER_SHARE, _LOGGER_S = 0.1, 2e-3
@@ -59,11 +59,11 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
                 part: tuple(fmean(times[sample].parts_s[part][rank] for sample in middle) for rank in range(len(own)))
                 for part, own in times[0].parts_s.items()
             },
-            exposed_by_removal=removals[Twin.LOCAL],
-            loader_by_removal=removals[Twin.HOST_RESIDENT],
-            copies_by_removal=removals[Twin.DEVICE_RESIDENT],
-            disagree=tuple(twin.value for twin, removal in removals.items() if _apart(removal, step_s)),
-            efficiency=median(step.twins_s[Twin.LOCAL]) / median(full_s),
+            exposed_by_removal=removals[StepVariant.LOCAL],
+            loader_by_removal=removals[StepVariant.HOST_RESIDENT],
+            copies_by_removal=removals[StepVariant.DEVICE_RESIDENT],
+            disagree=tuple(variant.value for variant, removal in removals.items() if _apart(removal, step_s)),
+            efficiency=median(step.twins_s[StepVariant.LOCAL]) / median(full_s),
             instruments=clocks.value - 1 if clocks else None,
             instruments_low=None if clocks is None or clocks.low is None else clocks.low - 1,
             instruments_high=None if clocks is None or clocks.high is None else clocks.high - 1,
@@ -85,7 +85,7 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
 def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
     """Return two results: the slowest rank's times of steps without clocks, and the samples of steps with clocks."""
     if not step.full_s:  # a file of an earlier version
-        return step.twins_s[Twin.BARE], samples
+        return step.twins_s[StepVariant.BARE], samples
     return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))
 
 
@@ -108,7 +108,7 @@ def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
 
 
 def disagrees(record: Record) -> bool:
-    """Check whether clocks and twins contradict each other about the cost of a cause of delay."""
+    """Check whether clocks and variants contradict each other about the cost of a cause of delay."""
     step, samples = record.step, record.samples
     if step is None or samples is None or not stats.usable(samples.seconds):
         return False
@@ -146,8 +146,8 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
     return fmean(seconds[sample] for sample in samples)
 
 
-def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
-    """For each twin, return the time that it saves, and the saving that the clocks inside the step predict.
+def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[StepVariant, Removal]:
+    """For each variant, return the time that it saves, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
     arrives. If one cause of delay is removed, another rank may become the last rank. If another rank arrives even later
@@ -162,23 +162,23 @@ def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTi
             - max(whole - wait for whole, wait in zip(times[sample].step_s, of_ranks, strict=True))
             for sample, of_ranks in enumerate(zip(*step.segments_s["wait"], strict=True))
         ]
-    inside = {Twin.LOCAL: exposed}
-    for twin, segment in ((Twin.HOST_RESIDENT, "data"), (Twin.DEVICE_RESIDENT, "h2d")):
+    inside = {StepVariant.LOCAL: exposed}
+    for variant, segment in ((StepVariant.HOST_RESIDENT, "data"), (StepVariant.DEVICE_RESIDENT, "h2d")):
         saved = []
         for sample in range(len(times)):
             until = [sum(step.segments_s[name][rank][sample] for name in SEGMENTS[:5]) for rank in range(num_ranks)]
             without = [until[rank] - step.segments_s[segment][rank][sample] for rank in range(num_ranks)]
             saved.append(max(until) - max(without))
-        inside[twin] = saved
-    # The device-resident twin also lacks the loader, so the copies are its difference to the host-resident twin.
+        inside[variant] = saved
+    # The device-resident variant also lacks the loader, so the copies are its difference to the host-resident variant.
     longer = {
-        Twin.LOCAL: full_s,
-        Twin.HOST_RESIDENT: full_s,
-        Twin.DEVICE_RESIDENT: step.twins_s[Twin.HOST_RESIDENT],
+        StepVariant.LOCAL: full_s,
+        StepVariant.HOST_RESIDENT: full_s,
+        StepVariant.DEVICE_RESIDENT: step.twins_s[StepVariant.HOST_RESIDENT],
     }
     return {
-        twin: _removal(longer[twin], step.twins_s[twin], step.samples_per_block, seconds)
-        for twin, seconds in inside.items()
+        variant: _removal(longer[variant], step.twins_s[variant], step.samples_per_block, seconds)
+        for variant, seconds in inside.items()
     }
 
 
@@ -228,7 +228,7 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
     """Return the medians over the launches of one row.
 
-    The merged row names a late rank or a disagreement between clocks and twins only if most launches found it.
+    The merged row names a late rank or a disagreement between clocks and variants only if most launches found it.
     """
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]
@@ -249,7 +249,9 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
         loader_by_removal=_merged_removal([one.loader_by_removal for one in of_row]),
         copies_by_removal=_merged_removal([one.copies_by_removal for one in of_row]),
         disagree=tuple(
-            twin.value for twin in Twin if sum(twin.value in one.disagree for one in of_row) > len(of_row) / 2
+            variant.value
+            for variant in StepVariant
+            if sum(variant.value in one.disagree for one in of_row) > len(of_row) / 2
         ),
         efficiency=median(one.efficiency for one in of_row),
         instruments=median(instruments) if instruments else None,

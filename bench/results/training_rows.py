@@ -20,7 +20,7 @@ HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 class Removal:
     """How much time a step saves if one cause of delay is removed, such as the exchange.
 
-    `seconds`: the time that a twin step without the cause saves, as the median over pairs of blocks. Its 95 % interval
+    `seconds`: the time that the step without the cause saves, as the median over pairs of blocks. Its 95 % interval
         is over the pairs of a single launch, or over several launches.
     `inside_s`: the time that the step would save according to the clocks inside the full step, with its interval.
     """

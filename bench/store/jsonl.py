@@ -255,7 +255,7 @@ def _beside_others(record: Record) -> dict[str, Any]:
 
 def _step(step: StepSamples) -> dict[str, Any]:
     return asdict(step) | {
-        "twins_s": {twin: _rounded(seconds) for twin, seconds in step.twins_s.items()},
+        "twins_s": {variant: _rounded(seconds) for variant, seconds in step.twins_s.items()},
         "full_s": [_rounded(own) for own in step.full_s],
         "segments_s": {name: [_rounded(own) for own in by_rank] for name, by_rank in step.segments_s.items()},
         "bucket_ready_s": _rounded(step.bucket_ready_s),

@@ -22,7 +22,7 @@ from bench.core.record import WrongCode, WrongData
 from bench.core.residual import Residual
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import strategy_traits
-from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, means
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, StepVariant, means
 from bench.core.waiting import sleep_until
 from bench.transports._profile import TorchProfile
 from bench.transports._step_place import GpuPlace, HostPlace
@@ -85,20 +85,20 @@ class StepTrainer:
         self._bare = self._replica(RankGroups(torch, None, timeout_s))
         self._kept = [weight.clone() for weight in self._full.weights()]
 
-    def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Run steps of one twin back to back, after a barrier. Return the mean step of each round."""
+    def run(self, variant: StepVariant, num_steps: int) -> list[StepStamps]:
+        """Run steps of one variant back to back, after a barrier. Return the mean step of each round."""
         self._meet()
         self._place.restart()
         per_round = self._full.round_steps
-        if twin is Twin.BARE:
+        if variant is StepVariant.BARE:
             self._bare_loader.resume()
             bare = [self._bare_step() for _ in range(num_steps * per_round)]
             self._bare_loader.pause()
             self._place.end()
             at = self._place.seconds
             return means([StepStamps(at(ended) - at(began)) for began, ended in bare], per_round)
-        self._meter.exchanges = twin is not Twin.LOCAL
-        loads, copies = twin in (Twin.FULL, Twin.LOCAL), twin is not Twin.DEVICE_RESIDENT
+        self._meter.exchanges = variant is not StepVariant.LOCAL
+        loads, copies = variant in (StepVariant.FULL, StepVariant.LOCAL), variant is not StepVariant.DEVICE_RESIDENT
         if loads:
             self._loader.resume()
         with self._groups.stepping():
@@ -109,7 +109,7 @@ class StepTrainer:
             self._first += stamps
         if loads:
             self._loader.pause()
-        if twin is Twin.LOCAL:
+        if variant is StepVariant.LOCAL:
             self._meter.exchanges = True
             self.restore()
         return stamps
@@ -125,9 +125,9 @@ class StepTrainer:
 
         If a strategy changes weights, compare the changed weights.
         """
-        for twin, replica in ((Twin.BARE, self._bare), (Twin.FULL, self._full)):
+        for variant, replica in ((StepVariant.BARE, self._bare), (StepVariant.FULL, self._full)):
             replica.probe(True)
-            self.run(twin, replica.probe_rounds)
+            self.run(variant, replica.probe_rounds)
         found = self.check_last()
         for replica in (self._full, self._bare):
             replica.probe(False)
@@ -167,10 +167,10 @@ class StepTrainer:
         if self._plan.case.hook == "none":
             return None
         self._meter.lossless = True
-        self.run(Twin.FULL, 1)
+        self.run(StepVariant.FULL, 1)
         exact = [held.gradient.double().clone() for held in self._full.held()]
         self._meter.lossless = False
-        self.run(Twin.FULL, 1)
+        self.run(StepVariant.FULL, 1)
         pairs = zip(self._full.held(), exact, strict=True)
         error = sum(float((held.gradient.double() - mean).square().sum()) for held, mean in pairs)
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
@@ -178,7 +178,7 @@ class StepTrainer:
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
         """Run full steps. If a file is given, profile the steps, and write the trace of the steps to the file."""
         if profiled_into is None:
-            return self.run(Twin.FULL, num_steps)
+            return self.run(StepVariant.FULL, num_steps)
         profile = TorchProfile(profiled_into)
         step, take, numbers = self._step, self._loader.take, count()
 
@@ -192,7 +192,7 @@ class StepTrainer:
 
         self._step, self._loader.take = marked, loading  # type: ignore[method-assign]
         try:
-            return self.run(Twin.FULL, num_steps)
+            return self.run(StepVariant.FULL, num_steps)
         finally:
             del self._step, self._loader.take
             profile.close()
@@ -231,7 +231,7 @@ class StepTrainer:
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:
             return {}
-        return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
+        return {"counted_flops": counted_flops(lambda: self.run(StepVariant.FULL, 1))}
 
     def device_peaks(self) -> dict[str, int]:
         """Return the peaks of device memory since the model was built. On a host, the result is empty."""

@@ -35,9 +35,9 @@ def spoilt(self, gradients, bucket):
         return mean
     return future.then(flipped)
 run = _torch_step.StepTrainer.run
-def noted(self, twin, num_steps):
-    timing.append(twin)
-    return run(self, twin, num_steps)
+def noted(self, variant, num_steps):
+    timing.append(variant)
+    return run(self, variant, num_steps)
 _hooks.BucketExchange.start, _torch_step.StepTrainer.run = spoilt, noted
 run_pattern("step", sys.argv[2:])
 """

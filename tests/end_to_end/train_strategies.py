@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from bench.core.case_argv import from_argv
-from bench.core.training_step import Twin
+from bench.core.training_step import StepVariant
 from bench.core.world import World
 from bench.rank import training_step
 from bench.transports._step_place import GpuPlace
@@ -65,12 +65,12 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
     case = from_argv(["step", *text.split()])
     plan = training_step.plan_of(case, World(1, dist.get_world_size()))
     trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0)
-    for twin in (Twin.BARE, Twin.FULL):
-        trainer.run(twin, 2)
+    for variant in (StepVariant.BARE, StepVariant.FULL):
+        trainer.run(variant, 2)
     USED.clear()
     wrong = [first_wrong(trainer)]
     kinds = sorted(shared(sorted(USED)))
-    trainer.run(Twin.LOCAL, 2)
+    trainer.run(StepVariant.LOCAL, 2)
     wrong.append(first_wrong(trainer))
     spoilt = {}
     for kind in kinds if spoil else ():
@@ -145,10 +145,10 @@ def waits(text: str) -> dict[str, Any]:
     streams.wait_stream = lambda stream, other: stream.wait_event(other.record_event())
     plan = training_step.plan_of(from_argv(["step", *text.split()]), World(1, dist.get_world_size()))
     trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0, StreamPlace())
-    trainer.run(Twin.FULL, 2)
-    all_ = trainer.run(Twin.FULL, 1)[-1]
+    trainer.run(StepVariant.FULL, 2)
+    all_ = trainer.run(StepVariant.FULL, 1)[-1]
     trainer._place.noting_events = lambda _: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
-    fewer = trainer.run(Twin.FULL, 1)[-1]
+    fewer = trainer.run(StepVariant.FULL, 1)[-1]
     num = [len(all_.waits), len(fewer.waits)]
     groups = Counter(number for number, _ in all_.waits)
     return {"waits": num, "groups": groups, "wrong": first_wrong(trainer), "rounded": rounded(trainer)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.core.record import Flag, Header, Record, Samples, StepSamples
-from bench.core.training_step import SEGMENTS, Twin
+from bench.core.training_step import SEGMENTS, StepVariant
 from bench.results import step_rates, steps
 from bench.results.document import Document
 from bench.results.summary import summarise
@@ -36,12 +36,12 @@ def trained(
     """A step of two ranks: 120 ms of compute and 9 ms of exchange.
 
     Rank 1 (alternate: each rank in turn) is late in the backward pass. `hidden_data_s`: the loader of rank 0 only.
-    `local_off_s`: an error of the local twin.
+    `local_off_s`: an error of the local variant.
     """
     noise = random.Random(seed)
     by_rank: list[list[float]] = [[], []]
     segments: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in SEGMENTS}
-    twins: dict[str, list[float]] = {twin: [] for twin in Twin if twin is not Twin.FULL}
+    variants: dict[str, list[float]] = {variant: [] for variant in StepVariant if variant is not StepVariant.FULL}
 
     def wobble() -> float:
         return abs(noise.gauss(0, NOISE_S))
@@ -60,15 +60,15 @@ def trained(
                 segments[name][rank].append(seconds)
             by_rank[rank].append(sum(one.values()))
         both = [max(data_s + hidden_data_s * (rank == 0) + late_s * (rank == late_rank) for rank in range(2)), late_s]
-        twins[Twin.BARE].append(0.129 + both[0] + wobble())
-        twins[Twin.LOCAL].append(0.12 + both[0] + local_off_s + wobble())
-        twins[Twin.HOST_RESIDENT].append(0.129 + both[1] + wobble())
-        twins[Twin.DEVICE_RESIDENT].append(0.129 + both[1] + wobble())
-    bare = twins.pop(Twin.BARE)
+        variants[StepVariant.BARE].append(0.129 + both[0] + wobble())
+        variants[StepVariant.LOCAL].append(0.12 + both[0] + local_off_s + wobble())
+        variants[StepVariant.HOST_RESIDENT].append(0.129 + both[1] + wobble())
+        variants[StepVariant.DEVICE_RESIDENT].append(0.129 + both[1] + wobble())
+    bare = variants.pop(StepVariant.BARE)
     made: Record = a_record(
         num_ranks=2,
         samples=Samples(bare, (bare, bare)),
-        step=StepSamples(1, twins, segments, tuple(by_rank), (1 << 23,), (0.1,), (0.109,)),
+        step=StepSamples(1, variants, segments, tuple(by_rank), (1 << 23,), (0.1,), (0.109,)),
     )
     return made
 
@@ -122,10 +122,10 @@ def test_files_of_earlier_versions_give_the_same_figures(a_header: Make, a_recor
     record = trained(a_record)
     assert record.step is not None and record.samples is not None
     by_rank = record.step.full_s
-    twins = {Twin.BARE: record.samples.seconds, **record.step.twins_s}
+    variants = {StepVariant.BARE: record.samples.seconds, **record.step.twins_s}
     slowest = [max(pair) for pair in zip(*by_rank, strict=True)]
     before = replace(
-        record, samples=Samples(slowest, tuple(by_rank)), step=replace(record.step, full_s=(), twins_s=twins)
+        record, samples=Samples(slowest, tuple(by_rank)), step=replace(record.step, full_s=(), twins_s=variants)
     )
     assert of(a_header, before) == of(a_header, record)
 
@@ -153,7 +153,7 @@ def test_healthy_steps_have_neither_late_rank_nor_disagreement(a_header: Make, a
     assert found.late_rank is None and found.disagree == ()
 
 
-def test_the_loader_is_what_the_host_resident_twin_saves(a_header: Make, a_record: Make) -> None:
+def test_the_loader_is_what_the_host_resident_variant_saves(a_header: Make, a_record: Make) -> None:
     found = of(a_header, trained(a_record, data_s=0.02))
     assert found.loader_by_removal.seconds == pytest.approx(0.02, abs=5e-4)
     assert found.loader_by_removal.inside_s == pytest.approx(0.02, abs=5e-4)
@@ -170,7 +170,7 @@ def test_a_loader_that_hides_behind_a_late_rank_saves_nothing(a_header: Make, a_
 
 def test_methods_that_disagree_are_told(a_header: Make, a_record: Make) -> None:
     record = trained(a_record, local_off_s=-0.02)
-    assert of(a_header, record).disagree == (Twin.LOCAL,)
+    assert of(a_header, record).disagree == (StepVariant.LOCAL,)
     header: Header = a_header(pattern="step", transport="gloo", case=ARGV, num_ranks=2)
     assert Flag.REMOVAL_DISAGREES in summarise("step-gloo", header, record).flags
     assert Flag.REMOVAL_DISAGREES not in summarise("step-gloo", header, trained(a_record)).flags
@@ -188,13 +188,15 @@ def test_three_launches_have_one_row(a_header: Make, a_record: Make) -> None:
     assert found.exposed_by_removal.seconds == pytest.approx(0.009, abs=5e-4)
 
 
-def test_a_file_keeps_the_twins_and_segments(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+def test_a_file_keeps_the_variants_and_segments(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     record = trained(a_record, data_s=0.02)
     writer = jsonl.Writer(tmp_path / "s.jsonl", a_header(case=ARGV))
     writer.append(record)
     (read,) = jsonl.read(tmp_path / "s.jsonl").attempts[0].records
     assert record.step is not None and read.step is not None
-    assert list(read.step.twins_s[Twin.LOCAL]) == pytest.approx(list(record.step.twins_s[Twin.LOCAL]), abs=1e-10)
+    assert list(read.step.twins_s[StepVariant.LOCAL]) == pytest.approx(
+        list(record.step.twins_s[StepVariant.LOCAL]), abs=1e-10
+    )
     assert list(read.step.segments_s["data"][1]) == pytest.approx(list(record.step.segments_s["data"][1]), abs=1e-10)
 
 

@@ -580,7 +580,7 @@ import torch
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.case_argv import from_argv
-from bench.core.training_step import SEGMENTS, Twin
+from bench.core.training_step import SEGMENTS, StepVariant
 from bench.core.transport import Options
 from bench.rank import session, training_step
 from bench.rank.placement import place
@@ -600,13 +600,13 @@ for line in os.environ["CASES"].split("|"):
         found[line] = skip.code
         continue
     trainer = transport.trainer(plan)
-    runs = {twin: trainer.run(twin, 2)[-1] for twin in Twin}
-    segments = dict(zip(SEGMENTS, runs[Twin.FULL].segments_s))
+    runs = {variant: trainer.run(variant, 2)[-1] for variant in StepVariant}
+    segments = dict(zip(SEGMENTS, runs[StepVariant.FULL].segments_s))
     found[line] = {
         "wrong": checked(),
-        "steps": {twin: one.step_s for twin, one in runs.items()},
+        "steps": {variant: one.step_s for variant, one in runs.items()},
         "segments": segments,
-        "buckets": runs[Twin.FULL].buckets,
+        "buckets": runs[StepVariant.FULL].buckets,
         "peaks": trainer.device_peaks(),
     }
     if line in os.environ["UNWAITED"].split("|"):
@@ -646,7 +646,7 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(ranks: Rank
         least = _SURE_SHARE * 4 * passes
         assert one["segments"]["forward"] >= least * 2e-3, case
         assert one["segments"]["backward"] >= least * 4e-3, case
-        assert all(one["steps"][twin] >= least * 6e-3 for twin in one["steps"]), case
+        assert all(one["steps"][variant] >= least * 6e-3 for variant in one["steps"]), case
         assert one["peaks"] == {"allocated": 3 << 20, "reserved": 4 << 20}
     # The host loads a batch while the GPU still works, so only the rest of a slow loader's time is on the stream.
     assert found[slow_loader]["segments"]["data"] >= 0.05
