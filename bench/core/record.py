@@ -261,7 +261,8 @@ class StepSamples:
     All variants are measured in alternating blocks. The samples of each variant are numbered separately, and block k
     begins with the sample number `k * samples_per_block`. The samples of the record itself are those of the bare
     variant, in which only whole steps are timed. In files of earlier versions, the samples of the record are those of
-    the full variant. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of exchange.
+    the full variant. The values of a bucket are medians over the full steps of rank 0. Buckets are in the order of
+    exchange.
 
     `twins_s`: for each other variant, the time of each step on the slowest rank. In files of earlier versions, the bare
         variant is one of these variants.
