@@ -59,7 +59,8 @@ class OutcomeCode(OptionalPartsCode):
     HOST_INTERRUPTED = (
         "host-interrupted",
         "TCP packets between host {host} and {num} other hosts were retransmitted several times without an answer: "
-        "check whether {host} was paused, then check its cable and its switch port, even if the link works again",
+        "check whether {host} was paused. Then check the cable and the switch port of this host, even if the link "
+        "works again",
     )
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
@@ -154,8 +155,8 @@ class AllocationCode(Code):
     NO_ANSWER = "no-answer", "Slurm's controller has not answered for {silent_s:.0f} s; job {job_id} may still run"
     NO_CONTROLLER = (
         "no-controller",
-        "cluster {cluster!r}: this machine cannot reach Slurm's controller ({why}): check slurmctld (`scontrol ping`) "
-        "and slurm.conf, or run this on the cluster's login node",
+        "cluster {cluster!r}: this machine cannot reach Slurm's controller ({why}): check slurmctld (`scontrol "
+        "ping`) and slurm.conf, or run linkbench on the cluster's login node",
     )
     NOT_TAKEN = (
         "not-taken",
@@ -226,8 +227,8 @@ class ControllerError(Code):
     NO_TORCH_PROFILER = "no-torch-profiler", "--profile torch needs torch: pip install torch"
     NO_PROFILED_JOB = (
         "no-profiled-job",
-        "--profile cannot record any job of this run, because all jobs are modelled, run on Kubernetes or run another "
-        "tool: omit --profile",
+        "--profile cannot record any job of this run, because each job is modelled, runs on Kubernetes or runs "
+        "another tool: omit --profile",
     )
     PROFILE_ELSEWHERE = (
         "profile-elsewhere",
@@ -239,7 +240,8 @@ class ControllerError(Code):
     )
     LAUNCH_FAILED = (
         "launch-failed",
-        "launch {launch} ended with exit code {exit_code} (command: {command}); earlier launches are kept",
+        "launch {launch} ended with exit code {exit_code} (command: {command}); the results of earlier launches are "
+        "kept",
     )
     NO_INSTANCE = (
         "no-instance",
@@ -269,7 +271,7 @@ class ControllerError(Code):
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
     SETUP_IN_CONTAINERS = (
         "setup-in-containers",
-        "cluster {cluster!r}: the lines of `setup:` cannot run in containers: put them into the image",
+        "cluster {cluster!r}: the lines of `setup:` cannot run in containers: put these lines into the image",
     )
     NO_JOBS = "no-jobs", "no job of scenario {scenario!r} can {verb} on cluster {cluster!r}: {reasons}; {remedy}"
     BY_HAND = (
@@ -393,8 +395,8 @@ class FindingCode(OptionalPartsCode):
     )
     OWN_NAME_UNKNOWN = (
         "own-name-unknown",
-        "host {host} cannot resolve its own name {name} ({why}), whose address Gloo needs: add the name to "
-        "/etc/hosts there, or set the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "host {host} cannot resolve its own name {name} ({why}), but Gloo needs an address for this name: add the "
+        "name to /etc/hosts there, or set the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     OWN_NAME_IS_LOOPBACK = (
         "own-name-is-loopback",
@@ -419,7 +421,7 @@ class FindingCode(OptionalPartsCode):
     )
     CLOCKS_APART = (
         "clocks-apart",
-        "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set them with chrony or ntpd",
+        "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set the clocks with chrony or ntpd",
     )
     CLOCK_OFF = (
         "clock-off",

@@ -78,8 +78,8 @@ class Conclusion(OptionalPartsCode):
         "no-peers",
         "nothing can be compared, because only one pair of ranks was measured: measure three or more ranks",
     )
-    SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
-    HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"
+    SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before all suspected parts were checked"
+    HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before every host was tested"
 
 
 class FleetConclusion(OptionalPartsCode):

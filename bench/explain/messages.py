@@ -113,8 +113,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     ONLY_ITSELF = (
         "only-itself",
-        f"{_BOUND}. The only published result of such machines is this measurement itself, so nothing shows what is "
-        "normal.",
+        f"{_BOUND}. The only published result for such machines is this measurement itself, so the normal rate is "
+        "unknown.",
     )
     HOST_MEMORY_TOOL = (
         "host-memory-tool",
@@ -128,7 +128,7 @@ class AssessmentCode(OptionalPartsCode):
     MESH_LINKS_UNKNOWN = (
         "mesh-links-unknown",
         "{rate:rate} may be normal: a pair of {gpu} in such a machine has two links, one link or none, and the log "
-        "does not say which GPUs ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
+        "does not say which GPUs took part. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
     )
     MESH_LACKS_LINKS = (
         "mesh-lacks-links",
@@ -169,8 +169,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     NORMAL_WITH_SLOW_NIC = (
         "normal-with-slow-nic",
-        "{rate:rate} is {share:.0%} of the line rate of a NIC of {nic_gbit_per_s:.0f} Gb/s. This is normal for such a "
-        "NIC, and low for a faster one. To decide, name the NIC: --nics 1x{nic_gbit_per_s:.0f}G.",
+        "{rate:rate} is {share:.0%} of the line rate of a NIC of {nic_gbit_per_s:.0f} Gb/s. This rate is normal for "
+        "such a NIC, but low for a faster NIC. To decide, name the NIC: --nics 1x{nic_gbit_per_s:.0f}G.",
     )
     NORMAL_ON_MACHINES = (
         "normal-on-machines",

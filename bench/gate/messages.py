@@ -618,7 +618,7 @@ class FaultCode(Code):
     REPORTED_SPREAD_ALONE = (
         "reported-spread-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "the other tool's {statistic} is a spread around a mean, but a mean does not describe skewed times",
+        "the other tool's {statistic} is a spread around a mean, but such a spread does not describe skewed times",
     )
     REPORTED_TAIL_UNKNOWN = (
         "reported-tail-unknown",

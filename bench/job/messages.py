@@ -206,7 +206,7 @@ class CauseCode(OptionalPartsCode):
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
         "{exposed_s:time} of the exchange is exposed, although the backward pass ({backward_s:time}) is long enough "
-        "to hide it",
+        "to hide the whole exchange",
     )
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
@@ -217,7 +217,7 @@ class CauseCode(OptionalPartsCode):
     HOST_BOUND = (
         "host_bound",
         "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} a step "
-        "({kernel_s:time} each on average)",
+        "({kernel_s:time} per kernel on average)",
     )
     SYNC_POINT = (
         "sync_point",
@@ -228,7 +228,8 @@ class CauseCode(OptionalPartsCode):
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
         "small_batch",
-        "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
+        "kernels take {kernel_s:time} on average, less than the cost of a launch: the batch is too small for this "
+        "device",
     )
     PERIODIC = "periodic", "one of every {period} steps takes {extra_s:time} longer"
     SLOW_COPY = (
@@ -286,8 +287,8 @@ class EvidenceCode(OptionalPartsCode):
         "the step has {num:n bucket} of at most {largest:bytes}; with eight buckets or more, only {least_s:time} of "
         "the exchange would be exposed",
     )
-    LONG_STEPS = "long-steps", "the long steps have the numbers {steps:list 8}"
-    LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
+    LONG_STEPS = "long-steps", "numbers of the long steps: {steps:list 8}"
+    LAUNCHES = "launches", "per step: {num} kernels of {mean_s:time} on average"
     PIPELINE = (
         "pipeline",
         "a stage waits at least {share:percent} of the step ({least_s:time}): (p - 1) / (m + p - 1) with p = "

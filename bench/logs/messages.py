@@ -50,7 +50,7 @@ class LogCode(OptionalPartsCode):
         "no-failure-message",
         f"no known failure message in {{source}}; {COURSE}. "
         "<!success_line?If the job failed, give explain the complete output, also that of the launcher and of the "
-        "scheduler. >It holds no results of a known tool either; linkbench reads the logs of {tools:list}",
+        "scheduler. >This log holds no results of a known tool either; linkbench reads the logs of {tools:list}",
     )
 
     # A run

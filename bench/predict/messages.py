@@ -400,10 +400,10 @@ class Answer(OptionalPartsCode):
     CANNOT_TELL = (
         "cannot-tell",
         "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a "
-        "<tokens?token><!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} "
-        "of the <cost?cost><!cost?time> on {other}<, because {doubt} is not known well ({share:percent} of "
-        "the uncertainty)><; {faster} is certainly faster><limited?; {best} meets the limits in "
-        "{within:percent} of the random draws>",
+        "<tokens?token><!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of the "
+        "<cost?cost><!cost?time> on {other}<, because {doubt} is not known well (the source of {share:percent} of "
+        "the uncertainty)><; {faster} is certainly faster><limited?; {best} meets the limits in {within:percent} of "
+        "the random draws>",
     )
     BETTER_BUT_OUTSIDE = (
         "better-but-outside",

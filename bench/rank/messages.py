@@ -74,8 +74,8 @@ class RankRefusal(OptionalPartsCode):
 
     HOST_IN_USE = (
         "host-in-use",
-        "another benchmark runs on host {host} ({whose}): wait until it has ended, or measure at the same time with "
-        "`run --share-hosts`",
+        "another benchmark runs on host {host} ({whose}): wait until that benchmark has ended, or measure at the "
+        "same time with `run --share-hosts`",
     )
     TOOL_NOT_STARTED = (
         "tool-not-started",
@@ -138,8 +138,8 @@ class RankRefusal(OptionalPartsCode):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no GPU, but {transport} needs one for each rank: run this on machines "
-        "with GPUs{instead}",
+        "rank {rank}: host {host} has no GPU, but {transport} needs one GPU for each rank: run this on machines with "
+        "GPUs{instead}",
     )
     UNEVEN_RANKS = (
         "uneven-ranks",
@@ -274,7 +274,7 @@ class RankRemark(Code):
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (
         "idle-benchmark",
-        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: it may disturb the "
+        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: this program may disturb the "
         "measurement later",
     )
     NO_LEASE = (

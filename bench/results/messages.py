@@ -189,7 +189,7 @@ class HeadlineCode(OptionalPartsCode):
     BUSY = (
         "busy",
         "BUSY MACHINE<several?S ({num_hosts}, the busiest {host})>: {causes:list}< ({programs})>; {num} of {of} "
-        "figures were measured meanwhile",
+        "figures were measured during that time",
     )
     MACHINE = (
         "machine",
