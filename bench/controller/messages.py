@@ -17,7 +17,8 @@ class OutcomeCode(OptionalPartsCode):
     NOT_WRITABLE = "not-writable", "{why}"
     FOLDER_REMOVED = (
         "folder-removed",
-        "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
+        "results folder {folder} was removed while job {job} ran, so the job's results are lost: run the scenario "
+        "again",
     )
     HOST_UNREACHABLE = (
         "host-unreachable",
@@ -26,8 +27,8 @@ class OutcomeCode(OptionalPartsCode):
     HOST_RESTARTED = "host-restarted", "host {host} restarted {up_s:time} ago, while the job ran"
     HOST_DEAD = (
         "host-dead",
-        "not started, because host {host} has not answered since job {since}: when it answers again, continue with "
-        "--resume",
+        "job not started, because host {host} has not answered since job {since}: when the host answers again, "
+        "continue with --resume",
     )
     RANK_STOPPED = "rank-stopped", "a stop signal or a debugger has stopped rank {rank} on {host} (phase: {doing})"
     RANK_TERMINATED = (
@@ -47,18 +48,19 @@ class OutcomeCode(OptionalPartsCode):
     CARRIER_LOST = (
         "carrier-lost",
         "host {host} lost the carrier of {devices:list} {num:n time} while the job ran: check the cable and the "
-        "switch port, even if they work again now",
+        "switch port, even if the link is up again",
     )
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
         "link-interrupted",
         "TCP packets between hosts {a} and {b} were retransmitted several times without an answer: check the link "
-        "between the hosts, even if it works again now",
+        "between these hosts, even if the link works again",
     )
     HOST_INTERRUPTED = (
         "host-interrupted",
         "TCP packets between host {host} and {num} other hosts were retransmitted several times without an answer: "
-        "check whether {host} was paused, and check its cable and its switch port even if they work again now",
+        "check whether {host} was paused. Then check the cable and the switch port of this host, even if the link "
+        "works again",
     )
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
@@ -75,7 +77,10 @@ class OutcomeCode(OptionalPartsCode):
         "rank {rank} on {host} got only {share:percent} of the CPU time that it needed (other ranks: "
         "{others_share:percent}; phase: {doing})",
     )
-    SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first (phase: {doing})"
+    SILENT_LONGEST = (
+        "silent-longest",
+        "rank {rank} on {host} was the first rank that stopped writing heartbeats (phase: {doing})",
+    )
     NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s" + _PHASE
     SILENCE = "silence", "no heartbeat for {silent_s:.0f} s" + _PHASE
     OTHERS_WAIT = (
@@ -90,10 +95,10 @@ class OutcomeCode(OptionalPartsCode):
     )
     LAUNCHER_FAILED = (
         "launcher-failed",
-        "the launcher ({launcher}) {how}<, saying {saying!r},> and no rank reported why; the launcher's output is in "
-        "{log}",
+        "the launcher ({launcher}) {how}<, with the message {saying!r},> and no rank reported why; the launcher's "
+        "output is in {log}",
     )
-    TOOL_FAILED = "tool-failed", "{tool} {how}<, saying {saying!r},> and left its output in {log} and {output}"
+    TOOL_FAILED = "tool-failed", "{tool} {how}<, with the message {saying!r}>; its output is in {log} and {output}"
     TOOL_OUTPUT = "tool-output", "{tool}: {why}; its output is in {output}"
     TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result for any requested size; its output is in {output}"
 
@@ -114,7 +119,7 @@ class ConnectionCode(Code):
     LOST = "connection-lost", "the connection to host {host} was lost and could not be restored within {seconds:.0f} s"
     LAUNCHER_GONE = (
         "connection-launcher-gone",
-        "the connection to host {host} was lost, and the launcher there had ended before the connection was restored",
+        "the connection to host {host} was lost, and the launcher there ended before the connection could be restored",
     )
     NOT_OPENED = (
         "connection-not-opened",
@@ -122,7 +127,7 @@ class ConnectionCode(Code):
     )
     OF_MPIRUN = (
         "connection-of-mpirun",
-        "mpirun ended the job, because its connection to host {host} was lost or its daemon there ended",
+        "mpirun ended the job: either its connection to host {host} was lost, or its daemon on this host ended",
     )
 
 
@@ -132,9 +137,9 @@ class AllocationCode(Code):
     CANCELLED = "cancelled", "Slurm job {job_id} was cancelled{why}"
     TIMEOUT = (
         "timeout",
-        "Slurm job {job_id} reached its time limit: raise it with `time` under `options:`, or measure less",
+        "Slurm job {job_id} reached its time limit: raise the limit with `time` under `options:`, or measure less",
     )
-    DEADLINE = "deadline", "Slurm job {job_id} could not end before its deadline"
+    DEADLINE = "deadline", "Slurm ended job {job_id}, because the job could not finish before its deadline"
     NODE_FAIL = "node-fail", "Slurm job {job_id} ended because a node failed{why}"
     BOOT_FAIL = "boot-fail", "Slurm job {job_id} ended because its nodes did not boot"
     OUT_OF_MEMORY = (
@@ -150,8 +155,8 @@ class AllocationCode(Code):
     NO_ANSWER = "no-answer", "Slurm's controller has not answered for {silent_s:.0f} s; job {job_id} may still run"
     NO_CONTROLLER = (
         "no-controller",
-        "cluster {cluster!r}: this machine cannot reach Slurm's controller ({why}): check slurmctld (`scontrol ping`) "
-        "and slurm.conf, or run this on the cluster's login node",
+        "cluster {cluster!r}: this machine cannot reach Slurm's controller ({why}): check slurmctld (`scontrol "
+        "ping`) and slurm.conf, or run linkbench on the cluster's login node",
     )
     NOT_TAKEN = (
         "not-taken",
@@ -164,16 +169,19 @@ class PlanSkipCode(Code):
 
     NOT_MODELLED = (
         "not-modelled",
-        "the model simulates messages between ranks, but neither copies within a GPU nor matrix products",
+        "the model cannot simulate matrix products or copies within a GPU: it simulates only messages between ranks",
     )
     UNAVAILABLE = "transport-unavailable", "{why}"
     TOOL_IN_CONTAINERS = (
         "tool-in-containers",
-        "{tool} cannot run on Kubernetes: the suite starts tools only on hosts where their programs are installed",
+        "{tool} cannot run on Kubernetes: the suite starts tools only on hosts where the tool's programs are installed",
     )
     TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun cannot start MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
-    ONE_NODE = "one-node", "topology {topology} needs at least two nodes: on a single node, it is {what}"
+    ONE_NODE = (
+        "one-node",
+        "topology {topology} needs at least two nodes: on a single node, this topology is the same as {what}",
+    )
     ONE_RANK = "one-rank", "with one rank, no bytes cross a link"
     TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
     SCENARIO_LEAST = (
@@ -196,15 +204,18 @@ class PlanRemark(Code):
 
     SPARE_HOSTS = (
         "spare-hosts",
-        "cluster {cluster!r} has `nodes: {num_nodes}`, so the run does not use {spare} (of {num_hosts} in `hosts:`): "
-        "omit `nodes:` to use all hosts",
+        "cluster {cluster!r} has `nodes: {num_nodes}` but {num_hosts} hosts in `hosts:`, so the run does not use "
+        "{spare}: omit `nodes:` to use all hosts",
     )
     OTHER_MPIRUN = (
         "other-mpirun",
-        "this plan uses the mpirun {chosen}, but PATH also has {other}: to use the other one, set `mpirun:` in "
+        "this plan uses the mpirun {chosen}, but PATH also has {other}: to choose another mpirun, set `mpirun:` in "
         "bench.yaml",
     )
-    FACTOR_IGNORED = "factor-ignored", "{transports:list} would ignore `{key}`: their jobs are planned without it"
+    FACTOR_IGNORED = (
+        "factor-ignored",
+        "{transports:list} would ignore `{key}`: jobs over these transports are planned without this key",
+    )
     FACTOR_OF_OTHER_PATTERNS = "factor-of-other-patterns", "`{key}` has no effect on {patterns:list}: omit it"
     FACTOR_ALONE = "factor-alone", "`{key}` has no effect without `{other}`: omit it, or set `{other}`"
 
@@ -216,8 +227,8 @@ class ControllerError(Code):
     NO_TORCH_PROFILER = "no-torch-profiler", "--profile torch needs torch: pip install torch"
     NO_PROFILED_JOB = (
         "no-profiled-job",
-        "--profile cannot record any job of this run, because all jobs are modelled, run on Kubernetes or run another "
-        "tool: omit --profile",
+        "--profile cannot record any job of this run, because each job is modelled, runs on Kubernetes or runs "
+        "another tool: omit --profile",
     )
     PROFILE_ELSEWHERE = (
         "profile-elsewhere",
@@ -229,7 +240,8 @@ class ControllerError(Code):
     )
     LAUNCH_FAILED = (
         "launch-failed",
-        "launch {launch} ended with exit code {exit_code} (command: {command}); earlier launches are kept",
+        "launch {launch} ended with exit code {exit_code} (command: {command}); the results of earlier launches are "
+        "kept",
     )
     NO_INSTANCE = (
         "no-instance",
@@ -248,8 +260,8 @@ class ControllerError(Code):
     )
     SECRET_FACTOR = (
         "secret-factor",
-        "scenario {scenario!r}: the value of {name} in `env:` looks like a secret, and every row would store it: write "
-        "`{name}: from-environment`",
+        "scenario {scenario!r}: the value of {name} in `env:` looks like a secret, and every row would store this "
+        "value: write `{name}: from-environment`",
     )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
     LIKE_DIFFERS = (
@@ -259,13 +271,13 @@ class ControllerError(Code):
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
     SETUP_IN_CONTAINERS = (
         "setup-in-containers",
-        "cluster {cluster!r}: the lines of `setup:` cannot run in containers: put them into the image",
+        "cluster {cluster!r}: the lines of `setup:` cannot run in containers: put these lines into the image",
     )
     NO_JOBS = "no-jobs", "no job of scenario {scenario!r} can {verb} on cluster {cluster!r}: {reasons}; {remedy}"
     BY_HAND = (
         "by-hand",
-        "linkbench cannot start the jobs of cluster {cluster!r}, because you submit them to {launcher} yourself: "
-        "print the commands with `plan` instead of `run` (make plan), and pipe them into sh",
+        "cluster {cluster!r} uses {launcher}, so you submit the jobs yourself: use `plan` instead of `run` (make "
+        "plan), and pipe the printed commands into sh",
     )
     NO_MPIRUN = (
         "no-mpirun",
@@ -274,7 +286,7 @@ class ControllerError(Code):
     )
     NO_LAUNCHER = (
         "no-launcher",
-        "cluster {cluster!r} starts its ranks with {launcher}, but {why}: run this on a machine that reaches "
+        "cluster {cluster!r} starts its ranks with {launcher}, but {why}: run linkbench on a machine that reaches "
         "{cluster}; {instead}",
     )
     HOSTS_MISSING = (
@@ -285,7 +297,7 @@ class ControllerError(Code):
     TOO_FEW_GPUS = (
         "too-few-gpus",
         "this machine has {num_gpus:n GPU}, but cluster {cluster!r} ({instance}) starts {num_ranks:n rank} per node, "
-        "one per GPU: run this on a machine of this type; {instead}",
+        "one per GPU: run linkbench on a machine of that type; {instead}",
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
@@ -341,8 +353,8 @@ class FindingCode(OptionalPartsCode):
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
-        "host {host} has {num_gpus:n GPU} for {num_ranks:n rank}, but each rank needs one: lower `ranks_per_node`, or "
-        "remove the host from `hosts:`",
+        "host {host} has {num_gpus:n GPU} for {num_ranks:n rank}, but each rank needs its own GPU: lower "
+        "`ranks_per_node`, or remove the host from `hosts:`",
     )
     LITTLE_MEMORY = (
         "little-memory",
@@ -374,7 +386,8 @@ class FindingCode(OptionalPartsCode):
     )
     NAME_UNKNOWN = (
         "name-unknown",
-        "the name {host} is unknown on {named} ({why}): correct it in `hosts:`, or add it to DNS or /etc/hosts there",
+        "the name {host} is unknown on {named} ({why}): correct the name in `hosts:`, or add the name to DNS or "
+        "/etc/hosts there",
     )
     NAME_IS_LOOPBACK = (
         "name-is-loopback",
@@ -382,13 +395,13 @@ class FindingCode(OptionalPartsCode):
     )
     OWN_NAME_UNKNOWN = (
         "own-name-unknown",
-        "host {host} cannot resolve its own name {name} ({why}), but Gloo needs the address: add the name to "
-        "/etc/hosts there, or name the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "host {host} cannot resolve its own name {name} ({why}), but Gloo needs an address for this name: add the "
+        "name to /etc/hosts there, or set the network interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     OWN_NAME_IS_LOOPBACK = (
         "own-name-is-loopback",
-        "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: remove this "
-        "name from the line of {address} in /etc/hosts there, or name the network interface with `env: "
+        "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: in /etc/hosts "
+        "there, remove this name from the line of {address}, or set the network interface with `env: "
         "{{GLOO_SOCKET_IFNAME: ...}}`",
     )
     SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
@@ -398,15 +411,17 @@ class FindingCode(OptionalPartsCode):
     )
     SOURCE_DIFFERS = (
         "source-differs",
-        "the suite's files on {named} ({source}) differ from this machine's ({own}): copy this checkout there",
+        "the suite's files on {named} ({source}) differ from the files on this machine ({own}): copy this machine's "
+        "checkout there",
     )
     NOT_TRIED = (
         "not-tried",
-        "host {host} answered at first, but could not test its ports later ({why}): check what happened to the host",
+        "host {host} answered the first check, but could not run the port check that followed ({why}): check the "
+        "state of this host",
     )
     CLOCKS_APART = (
         "clocks-apart",
-        "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set them with chrony or ntpd",
+        "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set the clocks with chrony or ntpd",
     )
     CLOCK_OFF = (
         "clock-off",
@@ -415,8 +430,8 @@ class FindingCode(OptionalPartsCode):
     )
     SETUP_FAILS = (
         "setup-fails",
-        "`setup:` of cluster {cluster!r} fails on this machine ({why}): correct these lines (`module` works in "
-        "/bin/sh only after `. /etc/profile.d/modules.sh`)",
+        "`setup:` of cluster {cluster!r} fails on this machine ({why}): correct these lines. In /bin/sh, `module` "
+        "works only after `. /etc/profile.d/modules.sh`",
     )
     NO_OPTION = "no-option", "`options:` of cluster {cluster!r}: {launcher} has no option {option!r}{nearest}"
     NOT_REACHED = (
@@ -430,8 +445,8 @@ class FindingCode(OptionalPartsCode):
     )
     NO_REPLY = (
         "no-reply",
-        "{named} returned no output through `{agent}`: correct `agent:`, which must run the appended command on the "
-        "host",
+        "{named} returned no output through `{agent}`: correct `agent:`. linkbench appends a command to the agent, "
+        "and the agent must run this command on the host",
     )
     NO_REPLY_IN_TIME = (
         "no-reply-in-time",
@@ -446,7 +461,11 @@ class FindingCode(OptionalPartsCode):
         "{named} cannot import the suite ({why}): copy {folder} there, and install the same Python packages as on "
         "this machine",
     )
-    OTHER_SUITE = "other-suite", "{named} has another version of the suite than this machine: copy this checkout there"
+    OTHER_SUITE = (
+        "other-suite",
+        "the version of the suite on {named} differs from the version on this machine: copy this machine's checkout "
+        "there",
+    )
     PROBE_FAILED = "probe-failed", "{named} could not answer ({why}): run `{command}` there to see why"
 
 
@@ -491,7 +510,7 @@ class LinkCode(Code):
         "partition",
         "no packet passes between {first} and {second} (tried TCP and UDP): {remedy}",
     )
-    MORE_PAIRS = "more-pairs", "the same problem between {num:n more pair} of hosts"
+    MORE_PAIRS = "more-pairs", "the same problem exists between {num:n more pair} of hosts"
     STALLS = (
         "link-stalls",
         "a message of {num_bytes} bytes from host {a} to host {b} ({address}) stalls after {received_bytes} bytes, "
@@ -517,13 +536,13 @@ class LinkCode(Code):
     )
     ADDRESS_TAKEN = (
         "address-taken",
-        "another machine uses the address {address} of host {b}: host {a} finds this address at MAC {mac}, but the "
-        "devices of {b} have {own:list}. Give one of the two machines another address",
+        "another machine uses the address {address} of host {b}: host {a} sees MAC {mac} at this address, but the "
+        "devices of {b} have {own:list}. Give each machine its own address",
     )
     ADDRESS_MOVED = (
         "address-moved",
-        "another machine{where} answered for some time at the address {address} of host {host}: its MAC is {mac}, but "
-        "the devices of {host} have {own:list}. Give each machine its own address",
+        "for some time, another machine{where} answered at the address {address} of host {host}: the MAC there was "
+        "{mac}, but the devices of {host} have {own:list}. Give each machine its own address",
     )
     OTHER_HOST_ANSWERS = (
         "other-host-answers",

@@ -22,11 +22,11 @@ class DatasetSkip(Code):
     )
     NO_AHEAD = (
         "no-ahead",
-        "the kernel cannot read ahead for {files} here (it reads ahead only for some formats, only from a folder, and "
-        "not with O_DIRECT): omit --ahead",
+        "the kernel cannot read ahead for {files} here: omit --ahead. Read-ahead works only for some formats, only "
+        "in a folder, and not with O_DIRECT",
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
-    NEVER_WARM = "never-warm", "the client of a bucket has no cache: use --cache cold"
+    NEVER_WARM = "never-warm", "--cache hot is impossible for a bucket, whose client has no cache: use --cache cold"
     NOT_SHARED = (
         "not-shared",
         "{host} does not see {folder}: give --folder on a file system that all hosts share, or --method file",
@@ -41,22 +41,23 @@ class DatasetSkip(Code):
     GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
     NO_GPU_FORMAT = (
         "no-gpu-format",
-        "the host must read {files} to find its records, but KvikIO reads only into the GPU: use --files raw or mds",
+        "in {files}, the host must read the data to find the records, but KvikIO reads only into the GPU: use "
+        "--files raw or mds",
     )
     NO_GPU_OPTION = "no-gpu-option", "KvikIO opens the files itself: omit --ahead and --direct-io"
     NO_GPU_OBJECTS = (
         "no-gpu-objects",
-        "KvikIO can read only files of a folder into the GPU, not {folder}: give --folder on a disk",
+        "KvikIO can read only files in a folder, and {folder} is a bucket: give --folder on a disk",
     )
     READS_ONLY = "reads-only", "a single rank has no other rank to exchange data with: start several ranks"
     ALWAYS_DEVICE = (
         "always-device",
-        "reads with O_DIRECT or directly into the GPU bypass the page cache: use --cache cold",
+        "--cache hot needs the page cache, but reads with --direct-io or --to gds bypass this cache: use --cache cold",
     )
     IN_MEMORY = (
         "folder-in-memory",
-        "{folder} is on {file_system}, which is in memory, so its files cannot be cold: give --folder on a disk (feed "
-        "also has --cache hot)",
+        "{folder} is on {file_system}, a file system in memory, so its files are never cold: give --folder on a "
+        "disk, or use --cache hot (with feed)",
     )
     NOT_COUNTED = (
         "not-counted",
@@ -65,18 +66,19 @@ class DatasetSkip(Code):
     )
     COUNTED_TOGETHER = (
         "counted-together",
-        "{folder} is on {file_system}, whose reads only the network interfaces count, for all ranks of a host "
-        "together: start one rank per host",
+        "reads from {file_system} ({folder}) are counted only at the network interfaces, where the ranks of a host "
+        "cannot be told apart: start one rank per host",
     )
     NO_SPACE = "no-space", "{folder} has too little space for {num_bytes:bytes} of data: {lacking:bytes} are missing"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "with {num_workers:n worker}, one reader gets only {num} of {num_records:n record}, but needs three batches of "
-        "{batch:n record} to measure the wait: use larger --sizes, a smaller --record or --batch, or fewer --workers",
+        "with {num_workers:n worker}, a worker gets as few as {num} of {num_records:n record}. To measure the wait, "
+        "each worker needs three batches of {batch:n record}: use larger --sizes, a smaller --record or --batch, or "
+        "fewer --workers",
     )
     ISOLATED_ONLY = (
         "isolated-only",
-        "the suite checks the cache state of each pass, so passes cannot be pipelined: use --mode isolated",
+        "passes cannot be pipelined, because the suite checks the cache state of each pass: use --mode isolated",
     )
 
 
@@ -85,16 +87,16 @@ class DatasetFailure(Code):
 
     NOT_COLD = (
         "not-cold",
-        "the files were not cold: the page cache had {pages:n page} of them before a pass, and the device delivered "
-        "{share:.3f} bytes per requested byte (at least 0.99 are required)",
+        "the files were not cold: the page cache already had {pages:n page} of these files before a pass, and the "
+        "device delivered {share:.3f} bytes per requested byte (required: at least 0.99)",
     )
     NOT_WARM = (
         "not-warm",
-        "the files were not warm: the device delivered {share:.3f} bytes per requested byte (at most 0.01 are allowed)",
+        "the files were not warm: the device delivered {share:.3f} bytes per requested byte (allowed: at most 0.01)",
     )
     NOT_IN_MEMORY = (
         "not-in-memory",
-        "the files were not warm: the page cache lacked {pages:n page} of them before or after a pass",
+        "the files were not warm: before or after a pass, the page cache lacked {pages:n page} of these files",
     )
 
 
@@ -116,9 +118,10 @@ class DatasetNote(Code):
 
     REMOVED = (
         "removed-leftovers",
-        "removed {num:n folder} ({num_bytes:bytes}) in {parent}, left by runs that were killed",
+        "removed {num:n folder} ({num_bytes:bytes}) of killed runs in {parent}",
     )
     CLIENT_COLD = (
         "client-cold",
-        "{folder} is on {file_system}: only the client's cache is known to be cold; the server's cache cannot be seen",
+        "{folder} is on {file_system}: only the client's cache is known to be cold, because linkbench cannot check "
+        "the server's cache",
     )

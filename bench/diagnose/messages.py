@@ -38,8 +38,8 @@ class SlowPart(OptionalPartsCode):
     )
     HOST_OF_LOGS = (
         "bad-host-of-logs",
-        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: of {num_partners:n partner}, {num_slow} "
-        "had slow runs with this host, and {num_lost} had failed or missing runs",
+        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: {num_slow} of "
+        "{num_partners:n partner} had slow runs with this host, and {num_lost} had failed or missing runs",
     )
     LINK = (
         "slow-link",
@@ -61,11 +61,11 @@ class DiagnosisNote(OptionalPartsCode):
     )
     HOSTS_NOT_TESTED = (
         "hosts-not-tested",
-        "not every host was tested, because the first test lacks {num_missing:n round}: any host may be slow",
+        "not every host was tested, because the first test is missing {num_missing:n round}: any host may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
-        "the run ended before it could check {num_suspects:n suspicion}: measure again with more time",
+        "the run ended before it could check {num_suspects:n suspicion}: measure again, and allow more time",
     )
 
 
@@ -73,13 +73,13 @@ class Conclusion(OptionalPartsCode):
     """The conclusion of a diagnosis, in a single sentence."""
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
-    NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of the bandwidth of its peers"
+    NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers' bandwidth"
     NO_PEERS = (
         "no-peers",
         "nothing can be compared, because only one pair of ranks was measured: measure three or more ranks",
     )
-    SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
-    HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"
+    SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before all suspected parts were checked"
+    HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before every host was tested"
 
 
 class FleetConclusion(OptionalPartsCode):
@@ -87,13 +87,13 @@ class FleetConclusion(OptionalPartsCode):
 
     NAMED = (
         "hosts-named",
-        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. ><is_one?It explains><!is_one?These "
+        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. ><is_one?This host explains><!is_one?These "
         "{num_named:n host} explain> {num_explained} of {num_bad} slow, failed or missing runs.",
     )
     PAIRS_ONLY = (
         "pairs-only",
-        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, "
-        "in {num_pairs:n pair}; no single host explains these runs.",
+        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
+        "{num_pairs:n pair} of hosts; no single host explains these runs.",
     )
     ALL_WELL = (
         "all-well",
@@ -113,22 +113,21 @@ class FleetNote(OptionalPartsCode):
     )
     WEIGHTS = (
         "weights",
-        "Evidence: each slow job multiplies the odds that its host is at fault by {slow:.1f}. Each lost job "
-        "(failed, missing or without figures) multiplies these odds by {lost:.1f}. A slow or lost job is "
-        "stronger evidence if such jobs are rare on other hosts. Each pair is counted once.",
+        "Evidence: each slow job multiplies the odds that its host is at fault by {slow:.1f}. Each lost job (failed, "
+        "missing or without figures) multiplies these odds by {lost:.1f}. A slow or lost job is stronger evidence if "
+        "such jobs are rare on other hosts. Each pair of hosts is counted once.",
     )
     RATES_DIFFER = (
         "rates-differ",
-        "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, "
-        "contention or noise), so only <limit?runs below {limit:rate} and >lost runs are evidence of a bad "
-        "host.",
+        "{pattern} with {ranks_per_node:n rank} per node: rates differ by {spread:.0%} because of two network tiers, "
+        "contention or noise, so only <limit?runs below {limit:rate} and >lost runs are evidence of a bad host.",
     )
     UNPLACED = (
         "runs-unplaced",
         "{num_runs:n run} with unknown hosts or too few similar runs <is_one?is><!is_one?are> not on this page: "
         "add --pages to see all.",
     )
-    MEDIANS = "medians", 'Column "median is" has the verdict on the median run of a group of similar runs. {decides}'
+    MEDIANS = "medians", 'Column "median is": the verdict on the median run of each group of similar runs. {decides}'
     NEXT = (
         "next-step",
         "For a page about each run, add --pages.<named? First measure the named hosts again, each with a "

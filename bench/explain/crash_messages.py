@@ -16,9 +16,9 @@ class CrashCode(OptionalPartsCode):
     )
     SURVIVED = (
         "survived",
-        "<{who}: >{what}< ({count} messages)> ({where})<; the job went on for {num_steps:n step} after it>"
-        "<succeeded?; the job ended with success after it><had_ended?, after the job had ended with success>"
-        "<restarted?; a launcher restarted the job after it><recovered?; the port became active again>",
+        "<{who}: >{what}< ({count} messages)> ({where})<; the job went on for {num_steps:n step} "
+        "afterwards><succeeded?; the job ended with success afterwards><had_ended?, after the job had ended with "
+        "success><restarted?; a launcher restarted the job afterwards><recovered?; the port became active again>",
     )
     NO_FAILURE = (
         "no-failure",
@@ -33,7 +33,7 @@ class CrashCode(OptionalPartsCode):
     )
     WAITED_FOR_UNKNOWN = (
         "waited-for-unknown",
-        "The text does not show which rank never arrived. Rerun with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
+        "The log does not show which rank never arrived. Rerun with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_FR_BUFFER_SIZE=2000 (before torch 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE=2000), then explain the folder of "
         "the dumps.",
     )
@@ -43,22 +43,22 @@ class CrashCode(OptionalPartsCode):
     )
     END_UNKNOWN = (
         "end-unknown",
-        "The text does not show which of the two ranks failed. To find out, rerun with NCCL_DEBUG=WARN and keep the "
-        "output of all ranks.",
+        "The log does not show which end of the connection failed. To find out, rerun with NCCL_DEBUG=WARN and keep "
+        "the output of all ranks.",
     )
     RANK_UNKNOWN = (
         "rank-unknown",
-        "The line does not name its rank: let the launcher print ranks (torchrun --tee 3, mpirun --tag-output, "
-        "srun --label).",
+        "The line does not name its rank: let the launcher mark each line with its rank (torchrun --tee 3, mpirun "
+        "--tag-output, srun --label).",
     )
     REASON_UNKNOWN = (
         "reason-unknown",
-        "The text does not show why rank {rank} ended. To find out, read the output of this rank (torchrun --log-dir "
+        "The log does not show why rank {rank} ended. To find out, read the output of this rank (torchrun --log-dir "
         "DIR --tee 3).",
     )
     CALL_UNKNOWN = (
         "call-unknown",
-        "The text does not show which call failed: set NCCL_DEBUG=INFO.",
+        "The log does not show which call failed: set NCCL_DEBUG=INFO.",
     )
 
 

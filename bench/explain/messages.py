@@ -31,7 +31,7 @@ _COMPARISON = (
     "<. Each node sends {nic_rate:rate} through its NICs, {nic_share:.0%} of their {network_rate:rate}>"
     "<nics_assumed?, assuming the NICs that other machines with this GPU have>"
 )
-_BOUND = "{rate:rate} is {share:.0%} of the bound of {bound_rate:rate} ({bound})"
+_BOUND = "{rate:rate} is {share:.0%} of the {bound_rate:rate} bound ({bound})"
 _NOT_LARGE_ENOUGH = (
     "<rising?the sizes are too small: bandwidth still rises at {largest_bytes:bytes}, the largest size>"
     "<!rising?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
@@ -56,19 +56,19 @@ class AssessmentCode(OptionalPartsCode):
     UNEVEN_NODES = (
         "uneven-nodes",
         "{num_ranks} ranks cannot be split evenly over {num_nodes:n node}: the node with the fewest ranks limits the "
-        "rate, and it is unknown how many of its NICs were used. Measure with the same number of ranks on every node.",
+        "rate, and it is unknown how many NICs this node used. Measure with the same number of ranks on every node.",
     )
     TOO_MANY_RANKS = (
         "too-many-ranks-per-node",
         "{num_ranks} ranks on {num_nodes:n node} are {per_node} per node, but {instance} has {num_gpus} GPUs: give "
         "another --num-nodes or --instance.",
     )
-    ONE_RANK = "one-rank", "With one rank no data cross a link."
+    ONE_RANK = "one-rank", "With one rank, no data cross a link."
     NO_BANDWIDTH = "no-bandwidth", "No row has a bandwidth."
     MODELLED = "modelled", "These rows are modelled; nothing was measured."
     SHARED_GPU = (
         "shared-gpu",
-        "Ranks share a GPU ({log_text}, line {line}), so their data possibly crosses no link.",
+        "Ranks share a GPU ({log_text}, line {line}), so their data may never cross a link.",
     )
     OTHER_MACHINE = (
         "other-machine",
@@ -77,18 +77,18 @@ class AssessmentCode(OptionalPartsCode):
     )
     MACHINE_UNKNOWN = (
         "machine-unknown",
-        "The log does not state the machine: name it with --instance.< Others published similar rates for "
-        "{candidates:list}; these are only guesses.>",
+        "The log does not state the machine: name it with --instance.< Similar rates are published for "
+        "{candidates:list}, but these machines are only guesses.>",
     )
     OWN_MACHINE_UNKNOWN = (
         "own-machine-unknown",
-        "<{rate:rate} is {share:percent} of the bound of {bound_rate:rate} ({bound}). >The links of this machine are "
-        "unknown, and no result of such a machine is published. Give the run --instance or `links:`, or compare it "
-        "with an earlier run of the same machine (linkbench compare).",
+        "<{rate:rate} is {share:percent} of the {bound_rate:rate} bound ({bound}). >The links of this machine are "
+        "unknown, and no result of such a machine is published. Set --instance or `links:` for this run, or compare "
+        "the run with an earlier run on the same machine (linkbench compare).",
     )
     NICS_UNKNOWN = (
         "nics-unknown",
-        "{rate:rate} cannot be judged, because the bandwidth of each node's NICs is unknown<; others reached "
+        "{rate:rate} cannot be judged, because the bandwidth of each node's NICs is unknown<; published rates: "
         "{others:list}>. Name the machine with --instance.",
     )
     NIC_UNKNOWN = (
@@ -97,14 +97,14 @@ class AssessmentCode(OptionalPartsCode):
     )
     SIZES_TOO_SMALL_FOR_NIC = (
         "sizes-too-small-for-nic",
-        "{rate:rate} does not show the NIC's rate: messages of {largest_bytes:bytes}, the largest size, are too "
-        "small to fill a NIC.",
+        "{rate:rate} does not show the NIC's rate: even the largest messages ({largest_bytes:bytes}) are too small "
+        "to fill a NIC.",
     )
     TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
-    TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
+    TOOL_TESTS_FAILED = "tool-tests-failed", "The tool reports that {num_tests:n test} failed: {tests:list 6}."
     NO_BOUND = (
         "no-bound",
-        "Neither a bound nor a published result is known for this pattern, number of ranks and number of nodes.",
+        "Neither a bound nor a published result is known for this pattern with this number of ranks and nodes.",
     )
     SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}. However, {_NOT_LARGE_ENOUGH}.{_WARNING}"
     SIZES_TOO_SMALL_FOR_BOUND = (
@@ -113,8 +113,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     ONLY_ITSELF = (
         "only-itself",
-        f"{_BOUND}. The only published result of such machines is this measurement itself, so nothing shows what is "
-        "normal.",
+        f"{_BOUND}. The only published result for such machines is this measurement itself, so the normal rate is "
+        "unknown.",
     )
     HOST_MEMORY_TOOL = (
         "host-memory-tool",
@@ -128,7 +128,7 @@ class AssessmentCode(OptionalPartsCode):
     MESH_LINKS_UNKNOWN = (
         "mesh-links-unknown",
         "{rate:rate} may be normal: a pair of {gpu} in such a machine has two links, one link or none, and the log "
-        "does not say which GPUs ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
+        "does not say which GPUs took part. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
     )
     MESH_LACKS_LINKS = (
         "mesh-lacks-links",
@@ -154,13 +154,13 @@ class AssessmentCode(OptionalPartsCode):
     )
     NEAR_BEST_OF_ANYONE = (
         "near-best-of-anyone",
-        "{rate:rate} is {ratio:.0%} of the <only?only><!only?best> known result of any such machine "
+        "{rate:rate} is {ratio:.0%} of the <only?only><!only?best> known result on such machines "
         "({reference_rate:rate}, {machine})<!only?, so it is normal with any NICs>.",
     )
     BELOW_SLOWEST = (
         "below-slowest",
-        "{rate:rate} is only {ratio:.0%} of what the slowest known machine with this GPU would reach ({slowest}, "
-        "{slowest_rate:rate}).",
+        "{rate:rate} is too low even for the slowest known machine with this GPU: only {ratio:.0%} of "
+        "{slowest_rate:rate} ({slowest}).",
     )
     NORMAL_WITH_NICS = (
         "normal-with-nics",
@@ -169,14 +169,14 @@ class AssessmentCode(OptionalPartsCode):
     )
     NORMAL_WITH_SLOW_NIC = (
         "normal-with-slow-nic",
-        "{rate:rate} is {share:.0%} of the line rate of a NIC of {nic_gbit_per_s:.0f} Gb/s. This is normal for such a "
-        "NIC, and low for a faster one. To decide, name the NIC: --nics 1x{nic_gbit_per_s:.0f}G.",
+        "{rate:rate} is {share:.0%} of the line rate of a NIC of {nic_gbit_per_s:.0f} Gb/s. This rate is normal for "
+        "such a NIC, but low for a faster NIC. To decide, name the NIC: --nics 1x{nic_gbit_per_s:.0f}G.",
     )
     NORMAL_ON_MACHINES = (
         "normal-on-machines",
-        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}>. Percentages are "
-        "this rate divided by the rate that others reached, or by the rate that the links allow. To decide, "
-        "name the machine: --instance TYPE.",
+        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}>. Each percentage is this "
+        "rate divided by the published rate of that machine, or by the rate that its links allow. To decide, name "
+        "the machine: --instance TYPE.",
     )
     COMPARED_WITH_BOUND = (
         "compared-with-bound",
@@ -198,7 +198,7 @@ class AssessmentCode(OptionalPartsCode):
     TOPOLOGY_ODD = "topology-odd", "{problems:list}."
     TOPOLOGY_UNEVEN = (
         "topology-uneven",
-        "{problems:list}. This is normal if the machine is built this way. No bandwidth was measured.",
+        "{problems:list}. That is normal for a machine that is built this way. No bandwidth was measured.",
     )
     TOPOLOGY_WITHOUT_LINKS = (
         "topology-without-links",
@@ -216,15 +216,15 @@ class AssessmentCode(OptionalPartsCode):
     )
 
     # Why a result of copies has its verdict.
-    TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
+    TOOL_FAILED = "tool-failed", "The tool failed, so the figures that it printed before the failure may be wrong."
     GPU_COUNTS_DIFFER = (
         "gpu-counts-differ",
-        "The log lists {num_listed:n GPU}, but its tables hold {num_measured}: the log contradicts itself, so its "
+        "The log lists {num_listed:n GPU}, but its tables have {num_measured}: the log contradicts itself, so its "
         "figures are ignored.",
     )
     ONLY_KERNEL_COPIES = (
         "only-kernel-copies",
-        "Only copies by kernels were measured ({tests:list}): run the copy engine's tests (ce) as well.",
+        "Only copies by kernels were measured ({tests:list}): run the tests of the copy engine (ce) as well.",
     )
     NO_ONE_WAY_COPY = "no-one-way-copy", "No one-way bandwidth was measured."
     NORMAL_WITH_PCIE = (
@@ -234,9 +234,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     NORMAL_WITH_SLOWER_PCIE = (
         "normal-with-slower-pcie",
-        "{direction}, {rate:rate}, is normal if the machine connects its GPUs at {links:list}, and too low if it "
-        "connects them at PCIe {generation}.0 x{lanes}, which the {gpu} supports. To decide, name the machine: "
-        "--instance TYPE.",
+        "{direction}: {rate:rate} is normal if the machine connects its GPUs at {links:list}, but too low for PCIe "
+        "{generation}.0 x{lanes}, which the {gpu} supports. To decide, name the machine: --instance TYPE.",
     )
     LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name the machine with --instance."
     SHARED_MEMORY = (
@@ -249,17 +248,17 @@ class AssessmentCode(OptionalPartsCode):
     )
     COPY_THROUGH_HOST = (
         "copy-through-host",
-        "{rate:rate} is {share:.0%} of {link}. A copy through host memory crosses two links, partly one after the "
-        "other, so a third to a half of one link's rate is usual.",
+        "{rate:rate} is {share:.0%} of {link}. Copies through host memory usually reach a third to a half of one "
+        "link's rate, because they cross two links, partly one after the other.",
     )
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",
-        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound of {bound_rate:rate} ({bound}); copies "
+        "{direction}: {rate:rate} (at {end}) is {bound_share:.0%} of the {bound_rate:rate} bound ({bound}); copies "
         "usually reach {usual} of the bound.",
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
-        "{direction}, {rate:rate} at {end}, is {ratio:.0%} of the <!fastest_rate?published rate><fastest_rate?"
+        "{direction}: {rate:rate} (at {end}) is {ratio:.0%} of the <!fastest_rate?published rate><fastest_rate?"
         "{fastest_rate:rate} of the fastest pairs> on {machine} ({reference_range})<fastest_rate?, whose pairs have "
         f"different links><same_build?, if this machine is built the same way>.{_WARNING}",
     )
@@ -277,7 +276,10 @@ class DecidingOption(OptionalPartsCode):
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
     NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."
     LARGER_MESSAGES = "larger-messages", "To judge this result, measure larger messages: -s 1048576, or -a."
-    LARGER_SIZES = "larger-sizes", "To judge this result, measure larger sizes: -e 8G, in steps of 2."
+    LARGER_SIZES = (
+        "larger-sizes",
+        "To judge this result, measure larger sizes: -e 8G, with each size twice the previous size.",
+    )
 
 
 class CountCode(OptionalPartsCode):
@@ -288,8 +290,8 @@ class CountCode(OptionalPartsCode):
     NODES_FROM_GPUS = "nodes-from-gpus", "nodes: {num_nodes}, because a node has {num_gpus} GPUs"
     NODES_MAY_BE_PODS = (
         "nodes-may-be-pods",
-        "nodes: {num_nodes}, from the host names; these may be names of pods, and one node may run several pods (give "
-        "the number with --num-nodes)",
+        "nodes: {num_nodes}, counted from the host names. If these are names of pods, several of them may run on one "
+        "node: give the number with --num-nodes",
     )
 
 
@@ -299,7 +301,7 @@ class ResultCode(OptionalPartsCode):
     MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
     WRONG_DATA = (
         "wrong-data",
-        "WRONG DATA in {num_wrong_rows} of {num_rows} rows: {num_wrong} wrong elements at "
+        "WRONG DATA in {num_wrong_rows} of {num_rows} rows, at worst {num_wrong} wrong elements at "
         "{size_bytes:bytes}<all_elements?; in each of these rows, all elements of all {num_ranks} ranks were wrong>",
     )
     EXCLUDED_ROWS = (
@@ -310,7 +312,7 @@ class ResultCode(OptionalPartsCode):
     STATUS = "status", "status: {status}<: {failure}><truncated?; explain the whole log if you have it>"
     WAIVED_TESTS = (
         "waived-tests",
-        "the tool waived {num_tests} tests (lines {first_line} to {last_line}): it says they cannot run here",
+        "the tool waived {num_tests} tests that it says cannot run here (lines {first_line} to {last_line})",
     )
     LOG_REMARKS = "log-remarks", "the log has {num_remarks:n remark}: {remarks}<; and {num_more} more>"
     NO_BANDWIDTH = "no-bandwidth", "no row with a bandwidth"
@@ -320,12 +322,12 @@ class ResultCode(OptionalPartsCode):
     MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `linkbench import --format json` lists"
     BEST = (
         "best-row",
-        "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}<; from "
-        "{flat_from_bytes:bytes} on, the bandwidth changes by at most 5 %>",
+        "best busbw of {num_rows:n row}: {rate:rate} at {size_bytes:bytes} ({placement})<; from "
+        "{flat_from_bytes:bytes} upwards, the bandwidth changes by at most 5 %>",
     )
     NIC_RATE = (
         "nic-rate",
-        "the NICs of each node therefore carry {rate:rate} in each direction<ring?, in a ring of all "
+        "at this busbw, the NICs of each node carry {rate:rate} in each direction<ring?, in a ring of all "
         "ranks><!ring?, if no data cross the NICs twice and the network does not reduce data>",
     )
     LOG_FACTS = "log-facts", "the log says: {log_facts:list}"
@@ -359,7 +361,8 @@ class BoundCode(OptionalPartsCode):
     NICS_UNKNOWN = "nics-unknown", "the NICs of a node are unknown, so there is no bound on the network"
     NO_COPY_BOUND = (
         "no-copy-bound",
-        "{direction}: no bound is known<shared_memory?; host and GPU share one memory><; {rate:rate} fits {fitting}>",
+        "{direction}: no bound is known<shared_memory?, because host and GPU share one memory><; {rate:rate} would "
+        "match {fitting}>",
     )
     NO_COPY_RATE = "no-copy-rate", "no copy over a link has a rate, so nothing can be compared with a bound"
 
@@ -369,7 +372,7 @@ class MissingCode(OptionalPartsCode):
 
     FIGURES_ONLY = "figures-only", "the tool prints neither sizes nor pairs of GPUs"
     SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
-    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the ranks do not fit the nodes"
+    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the number of ranks does not fit the number of nodes"
     OTHER_MACHINE = "other-machine", "{instance} is not the machine of the log, which has {other_gpus:list}"
     MACHINE = "machine-unknown", "the machine is unknown (name it with --instance)"
     NUM_RANKS = "num-ranks-unknown", "the number of ranks is unknown (give it with --num-ranks)"
@@ -381,8 +384,8 @@ class OthersCode(OptionalPartsCode):
     """The lines of the section "What others got", which is about published results."""
 
     WRONG_DATA = "wrong-data", "not compared: the data were wrong"
-    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "not compared: the ranks do not fit the nodes"
-    OTHER_MACHINE = "other-machine", "not compared: {instance} is not the log's machine"
+    RANKS_DO_NOT_FIT = "ranks-do-not-fit", "not compared: the number of ranks does not fit the number of nodes"
+    OTHER_MACHINE = "other-machine", "not compared: {instance} is not the machine of the log"
     HOST_MEMORY = (
         "host-memory",
         "not compared: the published results are from NCCL between GPUs, and this run used another library",
@@ -391,17 +394,17 @@ class OthersCode(OptionalPartsCode):
     NONE_KNOWN = "none-known", "no published result matches this pattern, number of ranks, number of nodes and links"
     RESULT = (
         "result",
-        "<elsewhere?same number of ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}<, "
-        "{network_rate:rate} of NICs per node><, {note}><, limited by: {limited}> [{source}]",
+        "<elsewhere?same number of ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}<, NICs "
+        "with {network_rate:rate} per node><, {note}><, limited by: {limited}> [{source}]",
     )
     OWN_SOURCE = (
         "own-source",
-        "left out: [{source}] has the same figures, digit by digit, so its result is this measurement itself",
+        "left out: [{source}] has exactly the same figures, so this source is about the same measurement",
     )
     COPIES = (
         "copies",
-        "{machine} ({num_gpus} x {gpu}): <PCIe {pcie_generation} x{pcie_lanes} by nvidia-smi, >{ranges:list}"
-        "<refused?, copies between GPUs refused> [{source}, {version}]",
+        "{machine} ({num_gpus} x {gpu}): <PCIe {pcie_generation} x{pcie_lanes} according to nvidia-smi, "
+        ">{ranges:list}<refused?, copies between GPUs refused> [{source}, {version}]",
     )
     NO_COPIES_KNOWN = "no-copies-known", "no copy rates of this machine or GPU are published"
 
@@ -414,13 +417,13 @@ class ExplainNote(OptionalPartsCode):
 
     ABOVE_PORT = (
         "above-port",
-        "{rate:rate} on a port of {port_rate:rate} is more than ring algorithms reach. With NVLS, busbw can even "
-        "exceed the rate of the port: the switch adds the data, but busbw still counts 2(n-1)/n of the payload",
+        "{rate:rate} is more than ring algorithms reach on a port of {port_rate:rate}. With NVLS, the switch adds "
+        "the data but busbw still counts 2(n-1)/n of the payload, so busbw can exceed the port's rate",
     )
     PLACEMENTS_DIFFER = (
         "placements-differ",
-        "{faster} is {excess:.0%} faster at the {num_sizes} largest sizes: the other placement moves more data in "
-        "memory, or uses unregistered buffers",
+        "at the {num_sizes} largest sizes, {faster} is {excess:.0%} faster: the other placement either moves more "
+        "data in memory or uses unregistered buffers",
     )
     BANDWIDTH_FALLS = (
         "bandwidth-falls",
@@ -431,31 +434,31 @@ class ExplainNote(OptionalPartsCode):
     BANDWIDTH_DIPS = (
         "bandwidth-dips",
         "bandwidth falls from {rate:rate} at {size_bytes:bytes} to {lowest_rate:rate} at {lowest_bytes:bytes}, and "
-        "rises again to {again_rate:rate} at {again_bytes:bytes}: the sizes between are slow for a reason of their "
-        "own, such as another algorithm<between_nodes? or congestion between the nodes>",
+        "rises again to {again_rate:rate} at {again_bytes:bytes}: the sizes in between are slow because of another "
+        "algorithm<between_nodes?, congestion between the nodes> or another reason that affects only these sizes",
     )
     FIRST_ROW_WARMING = (
         "first-row-warming",
-        "the first row ({time_s:time}) still includes warm-up; the small-message time is the median of the sizes up to "
-        "1 KiB",
+        "the first row ({time_s:time}) still includes warm-up; the small-message time is the median over all sizes "
+        "up to 1 KiB",
     )
     TYPES_DIFFER = (
         "types-differ",
-        "{slow_type} reaches {slow_rate:rate}, {fast_type} {fast_rate:rate}: compare equal types only",
+        "{slow_type} reaches {slow_rate:rate}, but {fast_type} reaches {fast_rate:rate}: compare only equal types",
     )
     SAME_AS_PUBLISHED = (
         "same-as-published",
-        "the published copy rates of {machine} have exactly the same digits: the published figures may be "
-        "this measurement itself, or both machines reach the limit of the link",
+        "the published copy rates of {machine} have exactly the same digits as this log: either they are from the "
+        "same measurement, or both machines reach the limit of the link",
     )
     ONE_OF_TWO_WAYS = (
         "one-of-two-ways",
-        "two-way figures between GPU and host are the rate of one direction while the other direction is "
-        "busy, not the sum of both",
+        "in two-way tests between GPU and host, a figure is the rate of one direction while the other is busy, not "
+        "the sum of both directions",
     )
     SUM_OF_TWO_WAYS = (
         "sum-of-two-ways",
-        "two-way figures between GPUs are the sum of both directions: half of a figure goes each way",
+        "in two-way tests between GPUs, a figure is the sum of both directions: half of it goes each way",
     )
 
 

@@ -28,7 +28,7 @@ class StepSkip(Code):
     NO_PROGRAM = "no-program", "the program {name} is not on PATH"
     NO_FILE = "no-file", "{name} is missing: this step needs a checkout of the suite"
     TOO_FEW_GPUS = "too-few-gpus", "the step needs {name} GPUs, but the number of visible GPUs is {num_gpus}"
-    NO_TOOLS = "no-tools", "--tool-path names no folder with nccl-tests or nvbandwidth"
+    NO_TOOLS = "no-tools", "--tool-path must name a folder that contains nccl-tests or nvbandwidth"
     NO_GPU = "no-gpu", "no GPU is visible"
     NO_TIME = "no-time", "the step needs at least {least_s:.0f} s, but only {left_s:.0f} s are left"
     TWICE = "interrupted-twice", "two earlier calls of linkbench ended while this step was running"

@@ -22,11 +22,11 @@ class GateFailure(Code):
     UNREADABLE_RUN = "unreadable-run", "the run's files cannot be read"
     NO_PLAN = (
         "no-plan",
-        "the run has no plan, so the gate cannot find every missing row",
+        "the run has no plan, so the gate cannot detect all missing rows",
     )
     FAILED_JOB = (
         "failed-job",
-        "a job or row failed, was interrupted or left no results, even if the job's exit code is 0",
+        "a job or row failed, was interrupted or left no results (this can happen even with exit code 0)",
     )
     TRUNCATED_FILE = "truncated-file", "a results file is truncated: rows may be lost"
     TRUNCATED_IMPORT = "truncated-import", "an imported log is truncated, empty or unreadable: rows may be lost"
@@ -36,7 +36,7 @@ class GateFailure(Code):
     )
     WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
     STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
-    SLOW_PART = "slow-part", "the bandwidth of a host, NIC or link is below 0.9 of the bandwidth of its peers"
+    SLOW_PART = "slow-part", "a host, NIC or link has less than 0.9 of its peers' bandwidth"
     UNDECIDED_PART = (
         "undecided-part",
         "the measurements do not show whether a host, NIC or link is slow",
@@ -45,7 +45,10 @@ class GateFailure(Code):
     MISSING_ROWS = "missing-rows", "rows that a rule or the plan requires are missing"
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
-    NO_BASELINE = "no-baseline", "there is no baseline row to compare with, or the two rows cannot be compared"
+    NO_BASELINE = (
+        "no-baseline",
+        "there is no baseline row to compare with, or the row and its baseline cannot be compared",
+    )
     # what is wrong with a row
     IMPORTED = (
         "imported",
@@ -71,15 +74,15 @@ class GateFailure(Code):
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
     NOT_CONVERGED = "not-converged", "sampling reached its limit before the interval was narrow enough"
     ABOVE_BOUND = "above-bound", "above a physical limit: the bound, the clock or the data is wrong"
-    CONTRADICTS = "contradicts", "this row contradicts another row: one of the two is wrong"
-    TAIL_NOT_KNOWN = "tail-not-known", "too few samples for this percentile (p95 needs 72, p99 needs 368)"
+    CONTRADICTS = "contradicts", "this row contradicts another row, so one of these rows is wrong"
+    TAIL_NOT_KNOWN = "tail-not-known", "too few samples for this percentile (p95 needs 72 samples, p99 needs 368)"
     # what is wrong with the figure
-    NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
-    NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
+    NO_BOUND = "no-bound", "the rule requires a share of the row's bound, but no bound is known"
+    NO_REFERENCE = "no-reference", "the rule requires a share of a published figure, but no published figure is known"
     TOO_LOW = "too-low", "below the smallest value that the rule accepts"
     TOO_HIGH = "too-high", "above the largest value that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
-    INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
+    INCONCLUSIVE = "inconclusive", "the evidence does not show whether the row is slower than the baseline"
     TOO_FEW_LAUNCHES = "too-few-launches", "at least one of the two compared runs has fewer than 5 launches"
     # the run as a publication
     NOT_PUBLISHABLE = "not-publishable", "the run breaks a rule listed under `publish:`"
@@ -134,12 +137,12 @@ class FaultCode(Code):
     JOB_PLANNED_ONLY = (
         "job-planned-only",
         GateFailure.FAILED_JOB,
-        "the job was planned, but left neither results nor a reason",
+        "the job was planned, but has no results, and no reason is recorded",
     )
     JOB_WITHOUT_TRACE = (
         "job-without-trace",
         GateFailure.FAILED_JOB,
-        "the job left neither results nor a reason",
+        "the job has no results, and no reason is recorded",
     )
     JOB_END_UNKNOWN = (
         "job-end-unknown",
@@ -172,12 +175,12 @@ class FaultCode(Code):
     NUM_NODES_UNEXPECTED = (
         "num-nodes-unexpected",
         GateFailure.WRONG_WORLD,
-        "the rules expect {expected:n node}, but at most {found} took part",
+        "the rules expect {expected:n node}, but the largest job ran on {found}",
     )
     NUM_RANKS_UNEXPECTED = (
         "num-ranks-unexpected",
         GateFailure.WRONG_WORLD,
-        "the rules expect {expected:n rank}, but at most {found} took part",
+        "the rules expect {expected:n rank}, but the largest job had {found}",
     )
     HOSTS_NOT_MEASURED = "hosts-not-measured", GateFailure.WRONG_WORLD, "nothing was measured on {hosts:list 4}"
     GPUS_LOST = (
@@ -194,8 +197,8 @@ class FaultCode(Code):
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; the driver there shows each rank "
-        "only some GPUs",
+        "{instance} has {num_gpus} GPUs, but jobs used at most {used} on {host}; each rank sees only some of the "
+        "GPUs there",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
@@ -225,7 +228,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "jobs used at most {used} on {host}; the driver there shows each rank only some GPUs",
+        _GPUS_EXPECTED + "jobs used at most {used} on {host}; each rank sees only some of the GPUs there",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -289,14 +292,14 @@ class FaultCode(Code):
         "the age of the figures is unknown, because their start time, {started!r}, is missing or invalid",
     )
     TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, but the rules allow at most {most_s:time}"
-    IN_FUTURE = "in-future", GateFailure.STALE, "measured in the future ({started}): one of the clocks is wrong"
+    IN_FUTURE = "in-future", GateFailure.STALE, "the start time {started} is in the future: one of the clocks is wrong"
 
     # pairs
     PART_SLOW = "part-slow", GateFailure.SLOW_PART, "{kind} {part}: {evidence}"
     LADDER_TOO_SHORT = (
         "ladder-too-short",
         GateFailure.UNDECIDED_PART,
-        "the measurement of pairs lacks {num_rounds:n round} of its first test, so {hosts:list 8} may be slow",
+        "the first test of pairs is missing {num_rounds:n round}, so {hosts:list 8} may be slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
@@ -317,7 +320,8 @@ class FaultCode(Code):
     PAIRS_MODELLED = (
         "pairs-modelled",
         GateFailure.MISSING_ROWS,
-        "all rows of pairs ({num_rows}) are modelled, not measured: run the scenario `links` or `acceptance`",
+        "the rows for pairs of ranks ({num_rows}) are all modelled, not measured: run the scenario `links` or "
+        "`acceptance`",
     )
 
     # rows that must be there
@@ -328,7 +332,7 @@ class FaultCode(Code):
     GROUPS_ABSENT = (
         "groups-absent",
         GateFailure.MISSING_ROWS,
-        "the {mode} row of {size:size} is missing for some groups or for all groups",
+        "the {mode} row of {size:size} is missing for at least one group",
     )
     GROUPS_TOO_FEW = (
         "groups-too-few",
@@ -340,7 +344,7 @@ class FaultCode(Code):
     SIZES_THINNED = (
         "sizes-thinned",
         GateFailure.SIZE_SKIPPED,
-        "the plan skips sizes to stay within its time budget: list the sizes that you need, or raise the budget",
+        "the plan skips sizes to stay within its time budget: list the sizes that you need, or raise the time budget",
     )
     LOG_SIZE_ABSENT = (
         "log-size-absent",
@@ -362,7 +366,8 @@ class FaultCode(Code):
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "the header names the pattern {pattern}, but its case is missing or unreadable, or has another pattern",
+        "the header names the pattern {pattern}, but the case in the header is missing or unreadable, or has another "
+        "pattern",
     )
     GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case in the header has no group {group!r}"
     NUM_RANKS_ODD = (
@@ -373,7 +378,7 @@ class FaultCode(Code):
     LISTS_OF_RANKS_ODD = (
         "lists-of-ranks-odd",
         GateFailure.INCONSISTENT,
-        "the row has {lists} of {num_lists} ranks, but {num_ranks} took part",
+        "the row has {lists} of {num_lists} ranks, but {num_ranks} ranks took part",
     )
     SAMPLE_ODD = (
         "sample-odd",
@@ -383,13 +388,13 @@ class FaultCode(Code):
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
-        "the row states the requested sizes [{sizes:list}]: it must state at least one size, and each size must be in "
-        "the header's case",
+        "the row's requested sizes are [{sizes:list}], but a row needs at least one size, and the header's case must "
+        "have each size",
     )
     PAYLOAD_ODD = (
         "payload-odd",
         GateFailure.INCONSISTENT,
-        "the row states {payload_bytes} bytes, but a request of {requested_bytes} bytes gives {expected} bytes",
+        "the row states {payload_bytes} bytes, but the requested {requested_bytes} bytes give {expected} bytes",
     )
     NUM_NODES_ODD = (
         "num-nodes-odd",
@@ -399,7 +404,7 @@ class FaultCode(Code):
     FACTOR_ODD = (
         "factor-odd",
         GateFailure.INCONSISTENT,
-        "{factor} is {value}, but {num_ranks} ranks and {payload_bytes} bytes give {expected}",
+        "{factor} is {value}, but must be {expected} with {num_ranks} ranks and {payload_bytes} bytes",
     )
 
     # a row that cannot be used as evidence
@@ -443,7 +448,7 @@ class FaultCode(Code):
     ROW_CONTRADICTS = (
         "row-contradicts",
         GateFailure.CONTRADICTS,
-        "this row contradicts another row: one of the two is wrong",
+        "this row contradicts another row, so one of these rows is wrong",
     )
     SAMPLES_TOO_FEW = (
         "samples-too-few",
@@ -504,7 +509,7 @@ class FaultCode(Code):
     COMPARED_EXPLORATORY = (
         "compared-exploratory",
         GateFailure.TOO_FEW_LAUNCHES,
-        "exploratory: the time is {ratio:.3f} times the baseline's, from too few launches",
+        "exploratory, because there are too few launches: the time is {ratio:.3f} times the baseline's",
     )
     COMPARED_MODELLED = (
         "compared-modelled",
@@ -514,19 +519,19 @@ class FaultCode(Code):
     COMPARED_IMPORTED = (
         "compared-imported",
         GateFailure.IMPORTED,
-        "imported from a log, which gives no verdict: the time is {ratio:.3f} times the baseline's",
+        "no verdict, because the row is imported from a log: the time is {ratio:.3f} times the baseline's",
     )
 
     # what a publication lacks (gate/publication.py)
     REPORTED_RATIO_ALONE = (
         "reported-ratio-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "the other tool's {statistic} is a ratio without its numerator and denominator",
+        "the other tool's {statistic} is a ratio, but the numerator and the denominator are missing",
     )
     JOB_WITHOUT_REASON = (
         "job-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "the job was planned, but left neither results nor a reason",
+        "the job was planned, but has no results, and no reason is recorded",
     )
     GROUPS_UNKNOWN = (
         "groups-unknown",
@@ -593,7 +598,7 @@ class FaultCode(Code):
     SAMPLE_COUNT_UNKNOWN = (
         "sample-count-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the number of samples, or of independent samples, is unknown",
+        "the row does not state its number of samples, or its number of independent samples",
     )
     INTERVAL_UNEXPLAINED = (
         "interval-unexplained",
@@ -608,12 +613,12 @@ class FaultCode(Code):
     INTERVAL_METHOD_NORMAL = (
         "interval-method-normal",
         GateFailure.NOT_PUBLISHABLE,
-        "the intervals were computed by {method!r}, which assumes a distribution",
+        "the intervals were computed by {method!r}, which assumes a distribution of the samples",
     )
     REPORTED_SPREAD_ALONE = (
         "reported-spread-alone",
         GateFailure.NOT_PUBLISHABLE,
-        "the other tool's {statistic} is a spread around a mean, which does not describe skewed times",
+        "the other tool's {statistic} is a spread around a mean, but such a spread does not describe skewed times",
     )
     REPORTED_TAIL_UNKNOWN = (
         "reported-tail-unknown",
@@ -640,7 +645,7 @@ class FaultCode(Code):
     SIZE_TWICE = (
         "size-twice",
         GateFailure.NOT_PUBLISHABLE,
-        "one curve has two points of the same size",
+        "a curve has two points at the same size",
     )
     MOST_NOT_CONVERGED = (
         "most-not-converged",
@@ -661,10 +666,9 @@ class NodeCode(Code):
 
     NO_EVIDENCE = (
         "no-evidence",
-        "no row of this node alone met the demand of a rule, and the measured pairs do not show that the node is "
-        "healthy",
+        "no row from this node alone met a rule, and the measured pairs do not show that the node is healthy",
     )
     NO_ROWS_JUDGED = "no-rows-judged", "the gate judged no row of this node"
-    NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and none of these faults names a node"
+    NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, but these faults name no node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
     RETESTED = "retested", "retested: the pairs of the node were measured again at {started}"

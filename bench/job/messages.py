@@ -17,7 +17,7 @@ class RecordCode(Code):
         "no rank wrote a trace to {folder}: add to your program the lines that `linkbench job record` prints, and run "
         "at least 23 steps",
     )
-    TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
+    TRACES = "traces", "{num:n trace} in {folder}; next: linkbench job explain {folder}"
 
 
 class JobCode(OptionalPartsCode):
@@ -28,16 +28,16 @@ class JobCode(OptionalPartsCode):
         "{source} does not state its rank; linkbench assumes rank {rank}, from the order of the files",
     )
     OTHER_FILES = "other-files", " (the same applies to {num:n other file})"
-    SAME_RANK = "same-rank", "{source} is ignored, because {other} is also from rank {rank}"
+    SAME_RANK = "same-rank", "{source} is ignored, because {other} is from the same rank ({rank})"
     RECORDS_JOINED = (
         "records-joined",
-        "records of {num:n rank} (flight recorder or Inspector) match the traces and add bytes, groups or peers to "
-        "{num_collectives:n collective}",
+        "flight recorder or Inspector records of {num:n rank} match the traces; the records add bytes, groups or "
+        "peers to {num_collectives:n collective}",
     )
     RECORDS_LEFT_OUT = (
         "records-left-out",
-        "linkbench ignores the records of collectives in {num:n file} ({sources:list 2}): no trace of the same rank "
-        "has the same calls, or other records of this rank were used",
+        "linkbench ignores the collectives that {num:n file} recorded ({sources:list 2}): either no trace of the "
+        "same rank has the same calls, or other records of that rank were used",
     )
     OTHER_WORLD = (
         "other-world",
@@ -50,7 +50,7 @@ class JobCode(OptionalPartsCode):
     )
     ONE_RANK = (
         "one-rank",
-        "only rank {rank} has a file, so waits for late ranks cannot be separated from the exchanges themselves",
+        "only rank {rank} has a file, so linkbench cannot tell whether an exchange is slow or waits for a late rank",
     )
     NO_COLLECTIVES = (
         "no-collectives",
@@ -78,13 +78,13 @@ class JobCode(OptionalPartsCode):
     )
     OTHER_RUN = (
         "other-run",
-        "{num:n rank} ({ranks:list 8}) recorded up to {apart_s:time} before or after rank {reference}; if these files "
-        "are from different runs, the page may name the wrong rank as late",
+        "the times in the files of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from the times of "
+        "rank {reference}; if these files are from different runs, the page may name the wrong rank as late",
     )
     IMPOSSIBLE_ORDER = (
         "impossible-order",
-        "in {num} of {num_all} exchanges, one rank ended before another began: these files are from different runs, "
-        "so the page may name the wrong rank as late",
+        "in {num} of {num_all} exchanges, one rank ended the exchange before another rank began it: these files are "
+        "from different runs, so the page may name the wrong rank as late",
     )
     DRIFT = (
         "drift",
@@ -110,8 +110,11 @@ class ReplayCode(Code):
         "no-sizes",
         "the replay omits {num:n exchange}, because the traces do not state the sizes: record with record_shapes=True",
     )
-    NO_MEMBERS = "no-members", "the replay omits {num:n exchange}, because fewer than two of the members are known"
-    OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
+    NO_MEMBERS = (
+        "no-members",
+        "the replay omits {num:n exchange}, because fewer than two of the participating ranks are known",
+    )
+    OUTSIDE_STEPS = "outside-steps", "no exchange is inside a marked step: record whole steps"
 
 
 class RefusedJobCode(OptionalPartsCode):
@@ -128,8 +131,8 @@ class RefusedJobCode(OptionalPartsCode):
     )
     NOT_MEASURED = (
         "not-measured",
-        "{run} has no valid {wanted}, which this job needs: on that machine, use `linkbench run` with pattern: "
-        "{pattern}, mode: both, sizes: {sizes}",
+        "{run} has no valid {wanted}, which this job needs: on the machine of this run, use `linkbench run` with "
+        "pattern: {pattern}, mode: both, sizes: {sizes}",
     )
     NO_MACHINE = "no-machine", "no machine can run this job: {reasons}"
 
@@ -146,11 +149,14 @@ class ElsewhereCode(OptionalPartsCode):
         "{num} of {num_all} exchanges keep their recorded times, because their size or kind is unknown or was not "
         "measured",
     )
-    KEPT_PARTS = "kept-parts", "waiting for input, host gaps and copies keep their recorded time"
+    KEPT_PARTS = (
+        "kept-parts",
+        "the prediction keeps the recorded times of three parts: waiting for input, host gaps, and copies",
+    )
     COMPUTE_KEPT = (
         "compute-kept",
-        "the compute keeps its recorded time, because the traces name no GPU with known rates: scale it with "
-        "`job predict --compute-factor`",
+        "the compute time stays as recorded, because the traces name no GPU with known rates: scale the compute time "
+        "with `job predict --compute-factor`",
     )
     NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
@@ -189,40 +195,41 @@ class CauseCode(OptionalPartsCode):
     )
     RANDOM_LATENESS = (
         "random_lateness",
-        "a different rank is late each time, by {late_s:time} (median): this points to noise on the hosts, not to one "
-        "slow rank",
+        "a different rank is late each time (median delay: {late_s:time}): this points to noise on the hosts, not to "
+        "one slow rank",
     )
     SLOW_LINK = (
         "slow_link",
-        "{op} of {num_bytes:bytes} takes {own_s:time}<, but only {usual_s:time} on {machine} without other work>"
-        "<, but only {others_s:time} in the other groups: the link of ranks {ranks:list 8} is slow>",
+        "{op} of {num_bytes:bytes} takes {own_s:time}<, compared with {usual_s:time} on {machine} without other "
+        "work><, compared with {others_s:time} in the other groups: the link of ranks {ranks:list 8} is slow>",
     )
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
         "{exposed_s:time} of the exchange is exposed, although the backward pass ({backward_s:time}) is long enough "
-        "to hide it",
+        "to hide the whole exchange",
     )
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
-        "the exchanges take {exchange_s:time} a step and cannot be hidden< behind the backward pass of "
-        "{backward_s:time}><blocking?, because the ranks wait for each exchange ({num} a step)>",
+        "the exchanges take {exchange_s:time} a step and cannot be hidden< behind the backward pass "
+        "({backward_s:time})><blocking?, because the ranks wait for each exchange ({num} exchanges a step)>",
     )
     COSTLY_OVERLAP = "costly_overlap", "kernels take {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
         "host_bound",
         "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} a step "
-        "({kernel_s:time} each on average)",
+        "({kernel_s:time} per kernel on average)",
     )
     SYNC_POINT = (
         "sync_point",
-        "the host waits for the device ({name}), and the device then waits {idle_s:time} for the host",
+        "in {name}, the host waits for the device; afterwards, the device waits {idle_s:time} a step for the host",
     )
     BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for each other"
     RECOMPUTE = "recompute", "the backward pass spends {recompute_s:time} repeating the forward pass"
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
         "small_batch",
-        "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
+        "kernels take {kernel_s:time} on average, less than the cost of a launch: the batch is too small for this "
+        "device",
     )
     PERIODIC = "periodic", "one of every {period} steps takes {extra_s:time} longer"
     SLOW_COPY = (
@@ -237,14 +244,14 @@ class CauseCode(OptionalPartsCode):
     )
     FEW_CPUS = (
         "few_cpus",
-        "too few CPUs: the main threads of {num_ranks:n rank}< on {host}> wait for a CPU {waited:percent} of the "
-        "time; the ranks may use {num_cpus:n CPU}<others?, which other programs use as well>",
+        "too few CPUs: the main threads of {num_ranks:n rank}< on {host}> wait for a CPU during {waited:percent} of "
+        "the time; the ranks are allowed {num_cpus:n CPU}<others?, which they share with other programs>",
     )
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
-        "{share:percent} of the step cannot be explained<waits?: the rank waits for exchanges, and only "
-        "files of other ranks show whether it waits for a late rank or for data>",
+        "the cause of {share:percent} of the step is unknown<waits?: the rank waits in exchanges, and only the files "
+        "of other ranks show whether a late rank or the transfer is the cause>",
     )
 
 
@@ -274,25 +281,25 @@ class EvidenceCode(OptionalPartsCode):
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
     LATE_RANKS = "late-ranks", "the ranks that were late, in order: {ranks:list 12}"
-    TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
+    TRANSFERS = "transfers", "per step: {num:n exchange} with {num_bytes:bytes} in total, {transfer_s:time} on the wire"
     BUCKETS = (
         "buckets",
         "the step has {num:n bucket} of at most {largest:bytes}; with eight buckets or more, only {least_s:time} of "
         "the exchange would be exposed",
     )
-    LONG_STEPS = "long-steps", "the long steps have the numbers {steps:list 8}"
-    LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
+    LONG_STEPS = "long-steps", "numbers of the long steps: {steps:list 8}"
+    LAUNCHES = "launches", "per step: {num} kernels of {mean_s:time} on average"
     PIPELINE = (
         "pipeline",
-        "with p = {num_stages} stages and m = {num_micro} micro-batches, a stage waits at least (p - 1) / (m + p - 1) "
-        "of the step: {share:percent}, {least_s:time}",
+        "a stage waits at least {share:percent} of the step ({least_s:time}): (p - 1) / (m + p - 1) with p = "
+        "{num_stages} stages and m = {num_micro} micro-batches",
     )
     UNEVEN_STAGES = (
         "uneven-stages",
         "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
     )
-    CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
-    SHARE = "share", "{num} of {num_steps} steps would save more than {limit_s:time}"
+    CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the time that this cause returns is an upper limit"
+    SHARE = "share", "without this cause, {num} of {num_steps} steps would be shorter by more than {limit_s:time}"
 
 
 class ConfirmCode(Code):
@@ -300,12 +307,13 @@ class ConfirmCode(Code):
 
     INPUT = (
         "input",
-        "train a few steps on one batch in memory: the wait must disappear; then double num_workers of the DataLoader",
+        "train a few steps on one batch in memory: the wait should disappear. Then double num_workers of the "
+        "DataLoader",
     )
     RANK = (
         "rank",
-        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that replaces "
-        "rank {rank} is late, the old host is the cause",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: if the rank that then runs on the "
+        "old host is late, this host is the cause",
     )
     NOISE = (
         "noise",
@@ -321,7 +329,10 @@ class ConfirmCode(Code):
         "buckets",
         "use smaller buckets (bucket_cap_mb of DistributedDataParallel), filled in the order of the backward pass",
     )
-    LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
+    LESS = (
+        "less",
+        "accumulate gradients with no_sync, or send them as float16: the time of the exposed exchange should halve",
+    )
     OVERLAP = (
         "overlap",
         "run `linkbench run overlap`: it measures matrix products alone and during an allreduce; then give NCCL fewer "
@@ -329,10 +340,10 @@ class ConfirmCode(Code):
     )
     GRAPHS = "graphs", "use torch.compile or a CUDA graph: if the host is the cause, the gaps disappear"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each such call"
-    MICRO_BATCHES = "micro-batches", "use twice as many micro-batches of half the size: the wait must halve"
+    MICRO_BATCHES = "micro-batches", "use twice as many micro-batches of half the size: the wait should halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as memory allows"
     ALLOCATOR = "allocator", "set PYTORCH_ALLOC_CONF=expandable_segments:True"
-    BATCH = "batch", "double the batch: the step must take less than twice as long"
+    BATCH = "batch", "double the batch: the step should take less than twice as long"
     LONG_STEPS = "long-steps", "look for checkpoints, evaluation or logging every {period} steps"
     COPIES = "copies", "run `linkbench run host_device`: it measures the same copy alone and shows its bound"
     PINNED = "pinned", "use DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
@@ -347,17 +358,17 @@ class AnswerCode(OptionalPartsCode):
 
     ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 
-    NO_STEPS = "no-steps", "cannot tell: the files have no common step; record with linkbench job record -- COMMAND"
+    NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
     NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "cannot tell: the change `{what}` would save {gain_s:time} a step (median), with an interval of "
-        "{low_s:time} to {high_s:time}; record more steps",
+        "cannot tell: the change `{what}` would save {gain_s:time} a step (median), but the interval is {low_s:time} "
+        "to {high_s:time}; record more steps",
     )
     WORDS_OF_CAUSES = (
         "words-of-causes",
-        "returns: the time that a step would save without this cause; confidence: the share of steps that would save "
-        "more than the limit (0 to 1; lower if ranks are missing or only one step is recorded)",
+        "returns: the time per step that would be saved without this cause; confidence (0 to 1): the share of steps "
+        "that would save more than the limit, reduced if ranks are missing or only one step is recorded",
     )
     FIRST = (
         "first",

@@ -50,7 +50,7 @@ class LogCode(OptionalPartsCode):
         "no-failure-message",
         f"no known failure message in {{source}}; {COURSE}. "
         "<!success_line?If the job failed, give explain the complete output, also that of the launcher and of the "
-        "scheduler. >It holds no results of a known tool either; linkbench reads the logs of {tools:list}",
+        "scheduler. >This log holds no results of a known tool either; linkbench reads the logs of {tools:list}",
     )
 
     # A run
@@ -72,7 +72,10 @@ class LogCode(OptionalPartsCode):
     ROW_CUT = "row-cut", "row {row} of {table} is cut: {lost} of {columns} values are lost"
     ROWS_MISSING = "rows-missing", "rows {first} to {last} of {table} are missing"
     TABLE_UNREADABLE = "table-unreadable", "no row of {table} can be read"
-    TABLE_TOO_LARGE = "table-too-large", "linkbench omits {table}: a run has at most {most:,} cells"
+    TABLE_TOO_LARGE = (
+        "table-too-large",
+        "linkbench omits {table}: with this table, the run would have more than {most:,} cells",
+    )
     FIGURES_FAILED = "figures-failed", "{table}: {num} of {total} figures are zero or not numbers"
     NO_TIME = "no-time", "the row of {size} bytes has no time, or a negative time"
     NOT_SIZE_BY_TIME = "not-size-by-time", "algbw is not size / time"

@@ -30,7 +30,7 @@ class TraceCode(OptionalPartsCode):
     NO_DEVICE_TRANSFER = (
         "trace-no-transfer",
         "{source}: the times of {num:n collective} are unknown, because no kernel or transfer was recorded for them "
-        "(copy engines record none)",
+        "(transfers by copy engines are not recorded)",
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
     SEVERAL_DEVICES = (
@@ -47,15 +47,15 @@ class TraceCode(OptionalPartsCode):
         "`--cuda-graph-trace=node`",
     )
     NO_TIMES = "trace-no-times", "{source} contains no times, only the collectives and their order"
-    NO_STARTS = "trace-no-starts", "{source} states the durations of its nodes, but not their start times"
+    NO_STARTS = "trace-no-starts", "{source} states how long the operations took, but not when they started"
     NO_GROUP_NAMES = (
         "trace-no-group-names",
-        "{source} does not name its {num:n group}: linkbench matches the groups of different ranks by the order of "
-        "their first use",
+        "{source} does not name its {num:n group}: linkbench assumes that all ranks first use the groups in the same "
+        "order",
     )
     LOST_RECORDS = (
         "trace-lost-records",
-        "{source} lacks {num} of {num_all:n collective} ({share:percent}), as gaps in the sequence numbers show",
+        "{source} lacks {num} of {num_all:n collective} ({share:percent}): the sequence numbers have gaps",
     )
     NO_DURATIONS = (
         "trace-no-durations",

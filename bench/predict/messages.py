@@ -22,7 +22,7 @@ class Refusal(OptionalPartsCode):
     ONE_GPU = "one-gpu", "{num_gpus} GPU has no peer to communicate with: give 2 or more"
     PARTIAL_NODE = (
         "partial-node",
-        "{num_gpus} GPUs are not a whole number of nodes with {per_node} GPUs each: give a multiple of {per_node}, or "
+        "{num_gpus} GPUs do not fill whole nodes of {per_node} GPUs: give a multiple of {per_node}, or "
         "--ranks-per-node",
     )
     WORLD_TOO_LARGE = "world-too-large", "<{request} needs >{num_gpus} GPUs, but at most {most} can be predicted"
@@ -38,8 +38,8 @@ class Refusal(OptionalPartsCode):
     PAYLOAD_INVALID = "payload-invalid", "a payload of {size} bytes is impossible: give 0 or more bytes"
     ALLTOALL_TOO_LARGE = (
         "alltoall-too-large",
-        "alltoall of {num_gpus} GPUs across oversubscribed leaf switches cannot be predicted: the limit is {most} "
-        "GPUs, because all rounds differ",
+        "alltoall of {num_gpus} GPUs across oversubscribed leaf switches cannot be predicted: all rounds differ, so "
+        "the limit is {most} GPUs",
     )
     DIRECTION_UNKNOWN = (
         "direction-unknown",
@@ -50,7 +50,7 @@ class Refusal(OptionalPartsCode):
     # Compute and memory
     FLOPS_UNKNOWN = (
         "flops-unknown",
-        "the FLOP per sample are unknown: give `flops`, or layers, hidden, feedforward and tokens",
+        "the number of FLOP per sample is unknown: give `flops`, or layers, hidden, feedforward and tokens",
     )
     DTYPE_RATE_UNKNOWN = "dtype-rate-unknown", "the {dtype} rate of {gpu} is unknown: set {setting}"
     OUT_OF_MEMORY = (
@@ -61,13 +61,13 @@ class Refusal(OptionalPartsCode):
     # Parallel layout
     MESH_NOT_DIVISOR = (
         "mesh-not-divisor",
-        "tensor {tensor} x pipeline {pipeline}< x context {context}> = {mesh_gpus} does not divide the {num_gpus} GPUs "
-        "of {num_nodes} x {gpus_per_node}: give a multiple of {mesh_gpus} GPUs, or another mesh",
+        "{num_gpus} GPUs ({num_nodes} x {gpus_per_node}) are not a multiple of tensor {tensor} x pipeline "
+        "{pipeline}< x context {context}> = {mesh_gpus}: give a multiple of {mesh_gpus} GPUs, or another mesh",
     )
     NO_MESH = "no-mesh", "no mesh of {num_gpus:n GPU} suits this model: give another number of nodes"
     GROUP_NOT_DIVISOR = (
         "group-not-divisor",
-        "`{group}: {size}` does not divide the {data_parallel} data-parallel ranks of {num_gpus} GPUs",
+        "the {data_parallel} data-parallel ranks (with {num_gpus} GPUs) are not a multiple of `{group}: {size}`",
     )
     TENSOR_ACROSS_NODES = (
         "tensor-across-nodes",
@@ -99,8 +99,8 @@ class Refusal(OptionalPartsCode):
     )
     CONVOLUTIONS_DIVIDED = (
         "convolutions-divided",
-        "linkbench can predict a convolutional network only for ddp, zero1 and zero2: omit tensor, pipeline, "
-        "expert and context ranks",
+        "linkbench can predict a convolutional network only with strategy ddp, zero1 or zero2: omit tensor, "
+        "pipeline, expert and context parallelism",
     )
     POWERSGD_WITHOUT_SIZES = (
         "powersgd-without-sizes",
@@ -108,7 +108,7 @@ class Refusal(OptionalPartsCode):
     )
     EXPERTS_NOT_DIVISIBLE = (
         "experts-not-divisible",
-        "`expert: {ranks}` does not divide the number of experts, {experts}",
+        "{experts} experts cannot be split over `expert: {ranks}`",
     )
     HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over `tensor: {tensor}`"
     LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over `pipeline: {pipeline}`"
@@ -162,7 +162,10 @@ class Refusal(OptionalPartsCode):
     # Selection
     NO_MACHINE = "no-machine", "{reasons}"
     NO_COST = "no-cost", "cost is unknown for {instances:list} ({reasons:list}): give --price, or rank by --by time"
-    EXPLAIN_NOT_LISTED = "explain-not-listed", "--explain {instance}: --instances names only {names:list 4}"
+    EXPLAIN_NOT_LISTED = (
+        "explain-not-listed",
+        "--explain {instance}: this type is not in --instances, which names only {names:list 4}",
+    )
     PLOT_OF_SEVERAL = "plot-of-several", "--plot shows one workload, not {num_workloads}: name one"
     REGION_UNKNOWN = "region-unknown", "no price is known for region {region!r}{hint}"
     DATE_INVALID = "date-invalid", "--price-date {typed!r} is not a date such as 2025-03-31"
@@ -187,8 +190,8 @@ class Refusal(OptionalPartsCode):
     OPTION_ALONE = "option-alone", "{option} needs {needed}"
     NO_PROGRESS = (
         "no-progress",
-        "a job on {num_nodes:n node} fails every {mtbf_s:time}: with a checkpoint every {every_s:time}, the run does "
-        "not advance",
+        "the run would never finish: a job on {num_nodes:n node} fails every {mtbf_s:time} and writes a checkpoint "
+        "every {every_s:time}",
     )
     # The list of instance types
     NO_INSTANCE_LEFT = "no-instance-left", "the filters exclude all {num_instances} instance types: loosen a filter"
@@ -211,28 +214,28 @@ class PredictRemark(OptionalPartsCode):
     )
     MEMORY_TIGHT = (
         "memory-tight",
-        "may not fit in memory: each GPU needs at least {least_gb:.3g} GB (estimate: {estimated_gb:.3g} GB), and has "
-        "{memory_gb:.3g} GB",
+        "possibly too large for the memory: each GPU has {memory_gb:.3g} GB, but the estimate is {estimated_gb:.3g} "
+        "GB (at least {least_gb:.3g} GB)",
     )
     FEED_WITHOUT_PCIE = "feed-without-pcie", "the host-to-device feed is left out: the PCIe rate is unknown"
     NOTHING_PUBLISHED = (
         "nothing-published",
-        "no result of {collective} is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
-        "node>: its time is a range, taken from other machines",
+        "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
+        "node>, so its time is only a range, based on other machines",
     )
-    UNVERIFIED = "unverified", "unverified (not checked in a source): {figures:list}"
+    UNVERIFIED = "unverified", "not verified against a source: {figures:list}"
     # A price
     PRICE_UNKNOWN = "price-unknown", "no price is known< in {region}>: give one with --price INSTANCE=USD_PER_HOUR"
     PRICE_UNKNOWN_ON = "price-unknown-on", "no price is known for {day}; the first known price is from {first}"
     PRICE_UNDATED = "price-undated", "the price has no date"
     PRICE_OLD = "price-old", "the price is from {seen}, more than a year before {day}: check it"
-    PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not checked in a source)"
+    PRICE_UNVERIFIED = "price-unverified", "the price is not verified against a source"
     PRICE_CHANGE = (
         "price-change",
         "the price of {first} changed from {then:.2f} $/h ({then_date}) to {now:.2f} $/h ({now_date}); {other} costs "
-        "{others:.2f} $/h<hourly_order_changed?, so the order of the two prices is now reversed>. Cost of a sample on "
-        "{first} / cost of a sample on {other}: {ratio_now} now ({result_now}), {ratio_then} at the old price "
-        "({result_then})",
+        "{others:.2f} $/h<hourly_order_changed?, so the order of these two prices has changed>. Cost of a sample on "
+        "{first} divided by cost of a sample on {other}: {ratio_now} now ({result_now}), {ratio_then} at the old "
+        "price ({result_then})",
     )
     ENERGY_UNKNOWN = (
         "energy-unknown",
@@ -240,7 +243,10 @@ class PredictRemark(OptionalPartsCode):
     )
     # A run that cannot serve as evidence, or only in part.
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
-    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: it is unknown whether {transport} rows measure links between GPUs"
+    EVIDENCE_NOT_GPU = (
+        "evidence-not-gpu",
+        "{job}: linkbench does not know whether transport {transport} measures links between GPUs",
+    )
     EVIDENCE_PATTERN = "evidence-pattern", "{job}: {pattern} cannot be predicted"
     EVIDENCE_WRONG_DATA = "evidence-wrong-data", "{job}: wrong data arrived"
     EVIDENCE_WITHOUT_LINKS = (
@@ -251,7 +257,7 @@ class PredictRemark(OptionalPartsCode):
         "evidence-without-world",
         "{job}: the numbers of nodes and ranks are unknown: an imported log needs --num-nodes and --num-ranks",
     )
-    EVIDENCE_UNEVEN_NODES = "evidence-uneven-nodes", "{job}: its nodes have different numbers of ranks"
+    EVIDENCE_UNEVEN_NODES = "evidence-uneven-nodes", "{job}: the nodes have different numbers of ranks"
     EVIDENCE_UNUSABLE = "evidence-unusable", "{source}, {pattern}: not usable as evidence: {error}"
 
 
@@ -267,8 +273,8 @@ class PageNote(Code):
     )
     COLUMNS = (
         "columns",
-        "-: only an interval is predicted, because these links were never measured or the measurements differ "
-        "too much; links: the time that the links alone need",
+        "-: no central estimate but only an interval, because these links were never measured or the measurements "
+        "differ too much; links: the time that the links alone would need",
     )
     CLUSTER_LINKS = (
         "cluster-links",
@@ -279,7 +285,8 @@ class PageNote(Code):
     MORE_SOURCES = "more-sources", "based on {num} more sources (--format json)"
     ROWS_UNVERIFIED = (
         "rows-unverified",
-        "unverified: a figure of these links, or of the measurements used, was not checked in a source",
+        "unverified: at least one figure of these links, or of the measurements behind the prediction, was not "
+        "checked against a source",
     )
     LEFT_OUT = "left-out", "left out: {text}"
     # bench instances
@@ -288,7 +295,7 @@ class PageNote(Code):
         "prices",
         "prices: US dollars per hour of one node, on demand, on the date shown (--format json lists earlier prices)",
     )
-    PRICES_UNVERIFIED = "prices-unverified", "price not checked in a source: {instances:list}"
+    PRICES_UNVERIFIED = "prices-unverified", "price not verified against a source: {instances:list}"
     PRICES_OLD = "prices-old", "price older than a year: {instances:list}"
     PRICES_UNDATED = "prices-undated", "price without a date: {instances:list}"
     PRICES_MISSING = (
@@ -297,69 +304,69 @@ class PageNote(Code):
     )
     LINKS_UNVERIFIED = (
         "links-unverified",
-        "? marks {num} of {num_all} types with a link figure that was not checked in a source (--format json names "
-        "the figure)",
+        "? marks {num} of {num_all} types: at least one of their link figures is not verified against a source "
+        "(--format json names these figures)",
     )
     # bench validate
     VALIDATED = (
         "validated",
-        "allreduces of 64 MiB and above on {num_systems} systems: the median error is {error:percent}; on average, "
-        "{covered:percent} of a system's rows are inside their 90 % intervals; {num_met} of {num_targets} targets are "
-        "met",
+        "allreduce, 64 MiB and above, {num_systems} systems: the median error is {error:percent}; on average, the 90 "
+        "% intervals contain {covered:percent} of a system's rows; {num_met} of {num_targets} targets are met",
     )
     HELD_OUT = (
         "held-out",
-        "every published row is predicted without its own system and source; error: |predicted / measured - 1|",
+        "each published row is predicted only from other systems and other sources; error: |predicted / measured - 1|",
     )
     MEDIAN_ERROR = (
         "median-error",
-        "error: the median over systems of each system's median error; worst: the median error of the worst system",
+        "error: the median of the systems' median errors; worst: the median error of the worst system",
     )
     BASELINE = (
         "baseline",
-        "baseline: the error if all machines of a level (peer, host, network) have the same efficiency",
+        "baseline: the error of a prediction that assumes one efficiency for all machines of a level (peer, host, "
+        "network)",
     )
     BETTER = (
         "better",
-        "better: number of systems with a smaller error than the baseline / number of systems with a baseline",
+        "better: how many of the systems with a baseline have a smaller error than the baseline",
     )
     COVERED = (
         "covered",
-        "covered: the share of a system's rows inside their 90 % intervals (mean over systems); brackets contain the "
-        "90 % interval of this mean (Wilson)",
+        "covered: how many of a system's rows are inside their 90 % intervals (mean over systems); in brackets: the "
+        "90 % Wilson interval of this mean",
     )
     POINTS = (
         "points",
-        "points: the number of rows for which `predict` shows a central estimate; for all other rows, the "
-        "errors use an estimate that `predict` does not show",
+        "points: the number of rows for which `predict` shows a central estimate; for all other rows, the error is "
+        "based on an estimate that `predict` does not show",
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
-        "error: the median over runs of |predicted / measured - 1|; each run is predicted without the other runs of "
-        "its class; the runs of a family have the same source, architecture and kind of model",
+        "error: |predicted / measured - 1|, median over runs; each run is predicted without the other runs of its "
+        "class; a family is all runs with the same source, architecture and kind of model",
     )
     TRAINING_RULES = (
         "training-rules",
-        "half sheet: the error if every GPU reached half of its data sheet's rate; by GPU: the error if every GPU "
-        "reached the median rate (in % of the data sheet) that other sources report for its architecture and element "
-        "type",
+        "half sheet: the error of a prediction in which every GPU reaches half of its data-sheet rate; by GPU: the "
+        "error if every GPU reaches the median rate (in % of the data sheet) that other sources report for this "
+        "architecture and element type",
     )
     TRAINING_INTERVAL = (
         "training-interval",
-        "covered: the share of runs inside their 90 % intervals; high/low: the upper limit of an interval / its lower "
-        "limit (median over runs)",
+        "covered: the share of runs inside their 90 % intervals; high/low: the upper limit of an interval divided by "
+        "its lower limit (median over runs)",
     )
     TRAINING_REFUSED = (
         "training-refused",
-        "refused: the number of published runs that `select` would refuse, because even the lower bound of the memory "
-        "that they need exceeds the memory of the GPU",
+        "refused: how many published runs `select` would refuse, because even the lower bound of the required memory "
+        "exceeds the GPU's memory",
     )
     TRAINING_MEMORY = (
         "training-memory",
-        "memory: {num} of {num_all} printed sizes are within 10 % of the estimate; by this estimate, {num_tight} of "
-        "{num_runs} published runs would not fit",
+        "memory: the estimate is within 10 % of {num} of {num_all} published sizes; by this estimate, {num_tight} of "
+        "{num_runs} published runs would not fit into the memory",
     )
-    TRAINING_RATIOS = "training-ratios", "{num} of {num_all} ratios are within 15 %"
+    TRAINING_RATIOS = "training-ratios", "{num} of {num_all} predicted ratios are within 15 % of the measured ratio"
 
 
 @unique
@@ -374,7 +381,7 @@ class TargetResult(OptionalPartsCode):
     ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
     BASELINE_TARGET = (
         "baseline-target",
-        "better than the baseline: <met?met><!met?MISSED>, {num_better} of {num_compared} systems are better",
+        "better than the baseline: <met?met><!met?MISSED>, {num_better} of {num_compared} systems have a smaller error",
     )
 
 
@@ -388,25 +395,25 @@ class Answer(OptionalPartsCode):
         "<tokens?token><!tokens?sample> <cost?costs><!cost?takes> {low:percent} to {high:percent} of the "
         "<cost?cost><!cost?time> on {other}<several?, the next machine><; {other} would certainly be cheaper "
         "below {below_usd:.3g} $/h (now {now_usd:.2f})><limited?; {best} meets the limits in {within:percent} "
-        "of the draws>",
+        "of the random draws>",
     )
     CANNOT_TELL = (
         "cannot-tell",
         "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a "
-        "<tokens?token><!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} "
-        "of the <cost?cost><!cost?time> on {other}<, because {doubt} is not known well ({share:percent} of "
-        "the uncertainty)><; {faster} is certainly faster><limited?; {best} meets the limits in "
-        "{within:percent} of the draws>",
+        "<tokens?token><!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of the "
+        "<cost?cost><!cost?time> on {other}<, because {doubt} is not known well (the source of {share:percent} of "
+        "the uncertainty)><; {faster} is certainly faster><limited?; {best} meets the limits in {within:percent} of "
+        "the random draws>",
     )
     BETTER_BUT_OUTSIDE = (
         "better-but-outside",
-        "{best} comes first because it meets the limits in {within:percent} of the draws; {others:list 3} "
+        "{best} comes first because it meets the limits in {within:percent} of the random draws; {others:list 3} "
         "<cost?costs><!cost?takes> less for each <tokens?token><!tokens?sample>, but exceeds the limits",
     )
     ONLY_ONE = (
         "only-one",
         "{best} is the only machine that can be judged<limited?; {best} meets the limits in "
-        "{within:percent} of the draws>",
+        "{within:percent} of the random draws>",
     )
     NOT_COMPARED = "not-compared", "{best} is the only machine with a price"
 
@@ -417,8 +424,8 @@ class DecisionNote(OptionalPartsCode):
 
     RUN_LENGTH = (
         "run-length",
-        "run: <tokens?{tokens:count} tokens, which are >{samples:count} samples<tokens? of {per_sample:count} tokens>"
-        "<epoch?, the workload's epoch>",
+        "run: <tokens?{tokens:count} tokens, that is >{samples:count} samples<tokens? of {per_sample:count} tokens "
+        "each><epoch?, one epoch of the workload>",
     )
     RUN_UNKNOWN = "run-unknown", "run: its length is unknown; give --samples, --tokens or --epochs"
     LIMITS = (
@@ -428,9 +435,9 @@ class DecisionNote(OptionalPartsCode):
     )
     BREAK_EVEN = (
         "break-even",
-        "break-even ($/h for all nodes): below the lower price, the machine is certainly cheaper than the first "
-        "machine; above the higher price, it is certainly more expensive (the first machine is compared with the "
-        "second machine)",
+        "break-even ($/h for all nodes): below the lower price, a machine is certainly cheaper than the first "
+        "machine; above the higher price, it is certainly more expensive. The first machine itself is compared with "
+        "the second machine",
     )
     OPEN = "open", "open: it is uncertain whether this machine or the first machine is <cost?cheaper><!cost?faster>"
     MESH = (
@@ -450,14 +457,14 @@ class DecisionNote(OptionalPartsCode):
     )
     MEASURED = (
         "measured",
-        "{machine}: your runs changed the predicted step from {before} ms (factor {factor_before:.3g}) to {after} ms "
-        "(factor {factor_after:.3g})",
+        "{machine}: your runs changed the predicted step from {before} ms (upper / lower limit: {factor_before:.3g}) "
+        "to {after} ms (upper / lower limit: {factor_after:.3g})",
     )
     MEASURED_NOTHING = "measured-nothing", "{machine}: your runs did not change the prediction"
     GOODPUT = (
         "goodput",
-        "with failures, and a checkpoint every {every_s:time}<young? (Young's interval)>, a run on "
-        "{num_nodes:n node} takes {stretch:.4g} times as long as without failures and checkpoints",
+        "failures, and checkpoints every {every_s:time}<young? (Young's interval)>, make a run on {num_nodes:n node} "
+        "{stretch:.4g} times as long",
     )
     GOODPUT_SOURCE = "goodput-source", "failures of a node: {source}"
     ENERGY = "energy", "costs in $ include energy at {usd_per_kwh:.4g} $/kWh for machines whose watts are given"

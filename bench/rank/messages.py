@@ -14,7 +14,7 @@ class RankSkip(Code):
     )
     ONE_WAY_CLOCK = (
         "one-way-clock",
-        "one-way times need the hosts' clocks, so {transport} cannot measure them: its operations do not complete on "
+        "{transport} cannot measure one-way times, which need the hosts' clocks: its operations do not complete on "
         "the host",
     )
     ONE_WAY_AGGRESSOR = (
@@ -50,7 +50,7 @@ class RankSkip(Code):
     )
     MODEL_OVERLAP = (
         "model-overlap",
-        "the model simulates only links, so it cannot tell how much matrix products slow them down",
+        "the model simulates only links, not how much matrix products slow down the links",
     )
 
 
@@ -74,8 +74,8 @@ class RankRefusal(OptionalPartsCode):
 
     HOST_IN_USE = (
         "host-in-use",
-        "another benchmark runs on host {host} ({whose}): wait until it has ended, or measure at the same time with "
-        "`run --share-hosts`",
+        "another benchmark runs on host {host} ({whose}): wait until that benchmark has ended, or measure at the "
+        "same time with `run --share-hosts`",
     )
     TOOL_NOT_STARTED = (
         "tool-not-started",
@@ -125,12 +125,12 @@ class RankRefusal(OptionalPartsCode):
     SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same version on all hosts"
     VARIABLE_DIFFERS = (
         "variable-differs",
-        "the environment variable {name} differs between hosts ({where}): set it in `env:` of the cluster, or to the "
-        "same value on every host",
+        "the environment variable {name} differs between hosts ({where}): set the variable in `env:` of the cluster, "
+        "or set it to the same value on every host",
     )
     OTHER_CASE = (
         "other-case",
-        "rank {rank} was started with other options than rank 0: start all ranks with the same options",
+        "rank {rank} was started with different options than rank 0: start all ranks with the same options",
     )
     COPIES_ONLY = (
         "copies-only",
@@ -138,8 +138,8 @@ class RankRefusal(OptionalPartsCode):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no GPU, but {transport} needs one for each rank: run this on machines "
-        "with GPUs{instead}",
+        "rank {rank}: host {host} has no GPU, but {transport} needs one GPU for each rank: run this on machines with "
+        "GPUs{instead}",
     )
     UNEVEN_RANKS = (
         "uneven-ranks",
@@ -158,7 +158,7 @@ class RankRefusal(OptionalPartsCode):
     NO_LAYERS = (
         "no-layers",
         "a step needs either layers (--timed layers=8,forward=5ms,backward=10ms,bytes=1M) or a model (--workload "
-        "vit-l-306m --layers 2), and not both",
+        "vit-l-306m --layers 2), but not both",
     )
     ONLY_WORKLOAD = (
         "only-workload",
@@ -193,20 +193,20 @@ class RankRefusal(OptionalPartsCode):
     )
     NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a convolutional model: use another strategy"
     NO_EXPERTS = "no-experts", "the model of this workload has no experts: use another strategy"
-    NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
+    NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, numbered from 0"
     MESH_WORLD = (
         "mesh-world",
-        "--mesh {mesh} does not fit {num_ranks:n rank}: the product of its numbers must be {num_ranks}",
+        "--mesh {mesh} does not fit {num_ranks:n rank}: the numbers of the mesh must multiply to {num_ranks}",
     )
     TENSORS_UNEVEN = (
         "tensors-uneven",
-        "a layer of {num_bytes} bytes cannot be divided into equal shares of float32 numbers for {num:n rank} of a "
+        "a layer of {num_bytes} bytes cannot be divided equally, in whole float32 numbers, among {num:n rank} of a "
         "mesh row: change bytes= or --mesh",
     )
     TOKENS_UNEVEN = (
         "tokens-uneven",
-        "activations of {num_bytes} bytes cannot be divided into equal shares of float32 numbers for {num:n rank} of a "
-        "mesh row: change activations= or --mesh",
+        "activations of {num_bytes} bytes cannot be divided equally, in whole float32 numbers, among {num:n rank} of "
+        "a mesh row: change activations= or --mesh",
     )
     TOO_FEW_LAYERS = (
         "too-few-layers",
@@ -220,8 +220,8 @@ class RankRefusal(OptionalPartsCode):
     NO_PLAN = "no-plan", "replay needs --plan FILE: write the plan with `linkbench job replay PATH`"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",
-        "a replay on {num_ranks:n rank} would be empty, because no exchange of this job ({recorded:n rank}) has two "
-        "of the replayed ranks: start more ranks",
+        "a replay on {num_ranks:n rank} would be empty: no exchange of this job ({recorded:n rank}) includes two of "
+        "the replayed ranks. Start more ranks",
     )
     REPLAY_MEMORY = (
         "replay-memory",
@@ -245,25 +245,26 @@ class RankRemark(Code):
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (
         "modelled",
-        "transport model (as requested) simulates {num_nodes} x {ranks_per_node} ranks of {instance}: nothing is "
-        "measured, isolated and pipelined rows are modelled alike, and there is no cache",
+        "transport model (as requested) simulates {num_nodes} x {ranks_per_node} ranks of {instance}. It measures "
+        "nothing, models isolated and pipelined rows alike, and has no cache",
     )
     TRANSPORT = "transport", "{text}"
     REPLAYED = (
         "replayed",
-        "replays {num_steps:n step} with {num_operations:n exchange} of {recorded:n rank}; compute is replaced by "
-        "{compute}",
+        "replays {num_steps:n step} of a job on {recorded:n rank}, with {num_operations:n exchange}; compute is "
+        "replaced by {compute}",
     )
     REPLAY_MAPPED = (
         "replay-mapped",
-        "linkbench replays ranks {ranks:list 8} of the job's {recorded:n rank}, without {num:n exchange} in which "
-        "fewer than two of these ranks took part",
+        "of the job's {recorded:n rank}, linkbench replays only ranks {ranks:list 8}; it omits {num:n exchange} in "
+        "which fewer than two of these ranks took part",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded} ranks"
     OPTIONS_IGNORED = "options-ignored", "{pattern} over {transport} ignores {options:list}"
     ONE_RANK = (
         "one-rank",
-        "one rank: no bytes cross a link, so there is no bus bandwidth, and times are the library's overhead. {remedy}",
+        "one rank: no bytes cross a link, so there is no bus bandwidth, and all times are only the library's "
+        "overhead. {remedy}",
     )
     OVERSUBSCRIBED = (
         "oversubscribed",
@@ -273,13 +274,13 @@ class RankRemark(Code):
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (
         "idle-benchmark",
-        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: it may disturb the "
+        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: this program may disturb the "
         "measurement later",
     )
     NO_LEASE = (
         "no-lease",
-        "host {host} does not see the controller's folder {folder}: if the controller is killed, the ranks there end "
-        "only with their launcher or after the deadline",
+        "host {host} does not see the controller's folder {folder}: if the controller is killed, the ranks on this "
+        "host keep running until their launcher ends or the deadline passes",
     )
 
 

@@ -68,7 +68,10 @@ class NoteCode(Code):
     """Notes on a run as a whole. The most urgent notes come first."""
 
     NOTHING_MEASURED = "nothing-measured", "nothing was measured"
-    INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
+    INVALID = (
+        "invalid-rows",
+        "INVALID: wrong data arrived in {num} of {of} rows ({places}); the tables show no figure there",
+    )
     FAILED = "failed", "FAILED {row}: {reason}"
     WARNING = "warning", "{text}"
     THROTTLED = "throttled", "THROTTLED {gpu} of {host} ({when:list} the rows): {reasons:list}"
@@ -78,7 +81,8 @@ class NoteCode(Code):
     )
     SLOW_RANK = (
         "slow-rank",
-        "SLOW: rank {rank} ({place}), {row}: {rate}, {behind:percent} below the median of {num}, robust z {z:.1f}",
+        "SLOW: rank {rank} ({place}), {row}: {rate}, {behind:percent} below the median of {num} ranks, robust z "
+        "{z:.1f}",
     )
     STARVED_RANK = (
         "starved-rank",
@@ -94,7 +98,7 @@ class NoteCode(Code):
     BOUND = "bound", "bound {letter}: busbw in % of {name}, {rate} GB/s ({kind})"
     MARKS = "marks", "marks: {marks:list}"
     MARK = "mark", "{mark}  {meaning} ({counts})"
-    NOT_EXPECTED = "not-expected", "no expectation for {num:n modelled row}: {reasons:list}"
+    NOT_EXPECTED = "not-expected", "no expected figure for {num:n modelled row}: {reasons:list}"
     SINGLE_LAUNCH = (
         "single-launch",
         "single launch: how much launches differ is unknown (make bench LAUNCHES=5)",
@@ -106,8 +110,8 @@ class NoteCode(Code):
     ENQUEUE = (
         "enqueue",
         (
-            "call overhead: the host needs {range} us to issue a call; a device that finishes sooner "
-            "waits for the next call"
+            "call overhead: the host needs {range} us to issue a call; a device that finishes a call sooner waits "
+            "for the next call"
         ),
     )
     CALL_OVERHEAD = "call-overhead", "call overhead: {range} us of each time (not subtracted)"
@@ -115,29 +119,33 @@ class NoteCode(Code):
     FLOOR = "floor", "floor: {names:list}, {meaning}"
     REPEATED = (
         "repeated",
-        "{num} rows were measured again: the tables show the later figures; JSON and CSV contain both",
+        "{num} rows were measured again: the tables show only the new figures; JSON and CSV also contain the old "
+        "figures",
     )
     FLAG = "flag", "{meaning} ({counts})"
     ROUNDED_SIZES = (
         "rounded-sizes",
-        "the sizes {asked:list} are all rounded to {bytes} bytes (whole blocks): linkbench measured this size once",
+        "the requested sizes {asked:list} are all rounded to {bytes} bytes (whole blocks), so linkbench measured "
+        "this size only once",
     )
-    SAMPLED_CHECK = "sampled-check", "at {sizes:list}, the data check compared only both edges and every hundredth page"
+    SAMPLED_CHECK = (
+        "sampled-check",
+        "at {sizes:list}, the data check compared only the two ends of the data and every hundredth page",
+    )
     STRAGGLERS = (
         "stragglers",
-        "how often each rank is the slowest in an isolated call: {shares}; rotation {rotation} (at 1, the same rank "
-        "is always the slowest)",
+        "share of isolated calls in which a rank was the slowest: {shares}; rotation {rotation} (1: the same rank is "
+        "always the slowest)",
     )
     SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest rank in most samples of {num} of {judged} rows"
     NO_SLOW_RANK = (
         "no-slow-rank",
-        "{row}: no rank is slow. The slowest of {num} ranks ({place}) is {behind:percent} below the median, with "
-        "robust z {z:.1f}. A rank is slow if it is more than {limit:percent} below the median and z is below "
-        "-{limit_z:.1f}",
+        "{row}: no rank is slow. The slowest of {num} ranks ({place}) is {behind:percent} below the median (robust z "
+        "{z:.1f}). A slow rank would be more than {limit:percent} below the median, with z below -{limit_z:.1f}",
     )
     FRAMEWORK = (
         "framework",
-        "cost of the framework, {pattern} {mode}: time of {transport} / time of {bare} = {shown:list}",
+        "cost of the framework, {pattern} {mode}: time over {transport} divided by time over {bare} = {shown:list}",
     )
     SOAK = (
         "soak",
@@ -181,7 +189,7 @@ class HeadlineCode(OptionalPartsCode):
     BUSY = (
         "busy",
         "BUSY MACHINE<several?S ({num_hosts}, the busiest {host})>: {causes:list}< ({programs})>; {num} of {of} "
-        "figures were measured meanwhile",
+        "figures were measured during that time",
     )
     MACHINE = (
         "machine",
@@ -201,15 +209,15 @@ class HeadlineCode(OptionalPartsCode):
     )
     STEP = (
         "step",
-        "<more?fastest of {num} training steps: ><!more?training step: >{step_s:time} ({job}), of which exposed "
-        "exchange {exposed_share:percent}, data wait {data_share:percent}<; in {num_late:n step} the other ranks wait "
-        "for one rank>",
+        "<more?fastest of {num} training steps: ><!more?training step: >{step_s:time} ({job}), including "
+        "{exposed_share:percent} exposed exchange and {data_share:percent} data wait<; in {num_late:n step}, the "
+        "other ranks wait for one late rank>",
     )
     FEED = (
         "feed",
-        "<more?best of {num} reads: ><!more?read: >{rate:rate} ({files}, {read_order}, {state}"
-        "<, {num_workers:n worker}>)<, limited by {binds}><, {headroom:.2g} of the demand>"
-        "<, steps wait {wait_s:time} for a batch><; slowest: {slowest:rate} ({slowest_files}, {slowest_order})>",
+        "<more?best of {num} reads: ><!more?read: >{rate:rate} ({files}, {read_order}, {state}<, "
+        "{num_workers:n worker}>)<, limited by {binds}><, {headroom:.2g} times the demand><, steps wait "
+        "{wait_s:time} for a batch><; slowest: {slowest:rate} ({slowest_files}, {slowest_order})>",
     )
     MORE_TRANSPORTS = "more-transports", "{num} more transports: {transports:list}"
     TRUST = (
@@ -220,14 +228,14 @@ class HeadlineCode(OptionalPartsCode):
     )
     MODELLED = (
         "modelled",
-        "none of the {num} figures is measured; ideal: the links alone<num_expected?; expected: the "
-        "prediction for a real machine, with its 90 % interval>< (not for {num_without:n figure})>",
+        "none of the {num} figures is measured; ideal: the links alone<num_expected?; expected: the prediction for a "
+        "real machine, with its 90 % interval>< (none for {num_without:n figure})>",
     )
     IMPORTED = "imported", "all {num} figures come from another tool's output, which has no samples or intervals"
     NEXT_WRONG = "next-wrong", "next: linkbench report {run} --notes  (which rank received wrong data)"
     NEXT_IMPORTED = "next-imported", "next: linkbench explain {run}  (is this normal, and what may be wrong?)"
     NEXT_FAILED = "next-failed", "next: linkbench run --resume {run}  (measure what failed)"
-    NEXT_MODELLED = "next-modelled", "next: {command}  (on that cluster: measure it)"
+    NEXT_MODELLED = "next-modelled", "next: {command}  (measure on that cluster)"
     NEXT_SLOW = "next-slow", "next: linkbench diagnose {run}  (which host, GPU or link is slow)"
     NEXT_OPEN = "next-not-converged", "next: {command}  (again, when nothing else runs on this machine)"
     NEXT_SINGLE = "next-single-launch", "next: {command} --launches 5  (how much do launches differ?)"
@@ -246,7 +254,7 @@ class NoExpectationCode(Code):
     LINKS = "unknown-links", "the run does not state the modelled links"
     EVIDENCE = "no-evidence", "no published measurement of such links"
     WORLD = "world", "no prediction for this number of ranks"
-    OTHER_WORK = "other-work", "the prediction is for another operation"
+    OTHER_WORK = "other-work", "the prediction describes another operation than the row"
 
 
 class ConflictCode(Code):
@@ -254,17 +262,18 @@ class ConflictCode(Code):
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: several "
-        "operations back to back take at most as long as the same operations one at a time",
+        "{rule}: {row} took {seconds:time}, but {other} allows at most {limit_s:time}: back-to-back operations "
+        "cannot take longer than the same operations one at a time",
     )
     ONE_WAY_SLOWER = (
         "one-way-slower-than-two-way",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: "
-        "two-way traffic is at most twice one-way traffic",
+        "{rule}: {row} took {seconds:time}, but {other} allows at most {limit_s:time}: two-way traffic is at most "
+        "twice the one-way traffic",
     )
     REPLACEABLE = (
         "slower-than-its-replacement",
-        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} of {other}, which does the same work: {how}",
+        "{rule}: {row} took {seconds:time}, but {other}, which does the same work, allows at most {limit_s:time}: "
+        "{how}",
     )
 
 

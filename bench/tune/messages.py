@@ -8,18 +8,21 @@ from bench.core.codes import Code, OptionalPartsCode
 class TuneError(Code):
     """Why a search cannot begin or continue."""
 
-    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; {pattern} can vary {known:list}"
+    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no factor of this name{nearest}; its factors are {known:list}"
     NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor, so omit it"
     NO_VALUES = (
         "no-values",
         "--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one value other than the default",
     )
     TWICE = "twice", "--try {name} is given twice: name all its values in one list"
-    NOTHING_TO_TRY = "nothing-to-try", "nothing to vary: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
+    NOTHING_TO_TRY = (
+        "nothing-to-try",
+        "nothing to vary: give --try NAME=VALUE,VALUE; the factors of {pattern} are {known:list}",
+    )
     SMALL_BUDGET = (
         "small-budget",
-        "--budget {budget_s:time} allows {allowed:n launch} of about {launch_s:time}, but a search among these "
-        "{num_settings:n setting} needs {least}: give --budget {needed_s:time}, or fewer values",
+        "--budget {budget_s:time} is too small: it allows {allowed:n launch} of about {launch_s:time}, but a search "
+        "among {num_settings:n setting} needs {least} launches. Give --budget {needed_s:time}, or fewer values",
     )
     BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
     NOT_A_SEARCH = "not-a-search", "{folder} contains no search (search.json is missing): name the folder of a search"
@@ -54,11 +57,11 @@ class TuneAnswer(OptionalPartsCode):
     )
     EQUIVALENT = (
         "equivalent",
-        "no difference that matters: the best other setting, {best}, is at most {most:percent} faster than "
-        "{baseline} ({num_pairs:n pair} of launches)",
+        "no relevant difference: the best other setting, {best}, is at most {most:percent} faster than {baseline} "
+        "({num_pairs:n pair} of launches)",
     )
     UNDECIDED = (
         "undecided",
-        "undecided, because the search found no clear difference within its budget<; if {best} were {least:percent} "
-        "faster than {baseline}, 9 of 10 searches with {num_pairs:n pair} of launches would show this>",
+        "undecided, because the search found no clear difference within its budget<; with {num_pairs:n pair} of "
+        "launches, 9 of 10 searches would detect that {best} is {least:percent} faster than {baseline}>",
     )

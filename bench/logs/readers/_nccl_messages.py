@@ -19,18 +19,18 @@ class NcclCode(Code):
     WRONG_ELEMENTS = "wrong-elements", "{num_wrong} wrong elements {placement}"
     OUT_OF_BOUNDS = "out-of-bounds", "out of bounds values: {values} {verdict}"
     BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the required minimum"
-    ERROR_AFTER_END = "error-after-end", "printed after the closing lines: {printed}"
+    ERROR_AFTER_END = "error-after-end", "this error was printed after the closing lines: {printed}"
 
     # Lost rows
     ROW_DAMAGED = "row-damaged", "this line looks like a row, but cannot be read"
     HALF_CUT = "half-cut", "the row is cut: its in-place half is lost"
     WHOLE_ROW_CUT = "whole-row-cut", "the row is cut and lost"
-    FIGURES_WITHOUT_SIZE = "figures-without-size", "this line has figures, but not their size"
+    FIGURES_WITHOUT_SIZE = "figures-without-size", "this line has figures, but no size"
     FIGURES_OF_NO_ROW = "figures-of-no-row", "this line has figures that belong to no row"
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
     NO_ROWS_LEFT_OUT = (
         "no-rows-left-out",
-        "lines are missing here, but no row: the printed average agrees with the rows",
+        "lines are missing here, but all rows are present: the printed average agrees with the rows",
     )
     NOT_THE_AVERAGE = (
         "not-the-average",
@@ -47,7 +47,10 @@ class NcclCode(Code):
     RESULT_UNREADABLE = "result-unreadable", "a result of the JSON document cannot be read"
 
     # Doubts and conclusions
-    OTHER_KIND = "other-kind", "this row differs from the other rows in its size / count, its operation or its root"
+    OTHER_KIND = (
+        "other-kind",
+        "this row differs from the other rows in its ratio of size to count, its operation or its root",
+    )
     ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or other rows: {reason}"
     AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is not a number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
@@ -57,7 +60,10 @@ class NcclCode(Code):
     )
     GROUPS = "groups", "{num} groups of ranks run at the same time; the rows belong to the first group"
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are from another test"
-    PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
+    PATTERN_BY_ROWS = (
+        "pattern-by-rows",
+        "no line names the test; only {pattern} fits the columns, the counts and busbw/algbw",
+    )
     PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and the rows fit several tests"
     RANKS_DISAGREE = "ranks-disagree", "the log lists {listed} ranks, but its rows are from {by_rows} ranks"
     RANKS_UNKNOWN = (
@@ -78,8 +84,8 @@ class NcclCode(Code):
     )
     CPU_TIME = (
         "cpu-time",
-        "linkbench ignores the time column, because the column has CPU time (-C); algbw and busbw describe the "
-        "operation",
+        "linkbench ignores the time column, because the column shows CPU time (-C); algbw and busbw still describe "
+        "the operation",
     )
     ITERATION_COLUMNS = (
         "iteration-columns",
@@ -90,5 +96,5 @@ class NcclCode(Code):
     # Translations
     ALGBW_OF_OTHERS = (
         "algbw-of-others",
-        "linkbench multiplied the algbw of {whose} by n/(n-1) = {ranks}/{others} to get size / time",
+        "linkbench converted the algbw of {whose} to size / time: the factor is n/(n-1) = {ranks}/{others}",
     )
