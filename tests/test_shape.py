@@ -37,9 +37,9 @@ ROWS = (
 ROW_OF = {package: row for row, packages in enumerate(ROWS) for package in packages}
 # Library -> the only files (or folders, ending in /) that name it.
 HOMES = {
-    "torch": ("transports/", "workloads/"),
-    "mpi4py": ("transports/", "workloads/"),
-    "cupy": ("transports/", "workloads/"),
+    "torch": ("transports/",),
+    "mpi4py": ("transports/",),
+    "cupy": ("transports/",),
     "psutil": ("probes/",),
     "pynvml": ("probes/",),
     "matplotlib": ("figures/",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import stat
 import struct
 import tarfile
 import tempfile
@@ -93,7 +94,8 @@ def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[
 def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            if not member.is_dir():
+            is_link = stat.S_ISLNK(member.external_attr >> 16)  # its content is the path to which it points
+            if not member.is_dir() and not is_link:
                 with archive.open(member) as content:
                     yield member.filename, content
 
