@@ -231,7 +231,6 @@ def test_two_ends_of_verbs_may_have_a_slow_nic(rate: float) -> None:
     ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
     found = assess(gathered(ends, machine_of(None), pattern("pingpong")))
     assert (found.verdict, found.why.code) == (NORMAL_IF, AssessmentCode.NORMAL_WITH_SLOW_NIC)
-    assert "low for a faster one" in found.why.text
     between = replace(ends, rows=(replace(row, algbw_bytes_per_s=2e9, busbw_bytes_per_s=2e9),))
     not_judged(assess(gathered(between, machine_of(None), pattern("pingpong"))), AssessmentCode.NIC_UNKNOWN)
 

@@ -366,7 +366,7 @@ def test_the_page_shows_what_the_job_survived(tmp_path: Path, capsys: pytest.Cap
     [line] = crash.survived
     assert (line.facts["ranks"], line.facts["line"], line.facts["num_steps"]) == ([2], 1, 60)
     for page in (crash_page.text(crash), crash_page.markdown(crash)):
-        assert "rank 2: the GPU has no memory left (0.log:1); the job went on for 60 steps after it" in "\n".join(page)
+        assert line.text in "\n".join(page)
     assert crash.to_dict()["survived"][0]["code"] == "survived"
     log = tmp_path / "job.log"
     log.write_text("[rank2]: " + OOM + steps(60, "[rank2]: "))
