@@ -24,7 +24,7 @@ _USUAL_RANK = 50
 def every_pattern(pattern: Pattern) -> bool:
     """Return True for every pattern.
 
-    A factor that has an effect on all patterns uses this function as its `patterns`.
+    If a factor has an effect on all patterns, its field `patterns` is this function.
     """
     return True
 
@@ -150,7 +150,7 @@ def setting(default: Any, *flags: str, help: str, several: bool = False, **more:
 
 
 def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor that is on or off. A command line sets it to `1` or `0`."""
+    """Declare a factor that is on or off. A command line sets the factor to `1` or `0`."""
     return factor(default, *flags, help=help, parse=option_parsers.switch, show=lambda on: str(int(on)), **more)
 
 
@@ -181,7 +181,7 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 class ReportedFact:
     """A fact of a run that is reported in its header and that no option sets.
 
-    Like a factor, the fact must have the same value in two rows before the rows are compared.
+    Two rows are compared only if the fact has the same value in both rows. The same rule applies to factors.
 
     `read`: returns the value of the fact in a header. The result is None if the header lacks the fact, or if each row
         has its own value.

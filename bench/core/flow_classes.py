@@ -1,8 +1,7 @@
 """Compute max-min fair times once for each class of equal messages, not for each message.
 
 In a collective, most messages differ only in their ranks. Two messages are in one class if they have the same number of
-bytes and cross links of the same kinds. Messages of one class must also share these links with the same numbers of
-other messages.
+bytes and cross links of the same kinds. Their links must also carry the same numbers of other messages.
 
 The classes depend on the paths of the messages but not on the rates of the links. Machines with the same paths
 therefore have the same classes. The calculation takes the same steps as core/fairness.py, with one value per class

@@ -79,7 +79,7 @@ class Copy:
     `source_on`: the member whose GPU holds the source bytes, or None if the bytes are in host memory.
     `target_on`: the member whose GPU holds the target bytes, or None if the bytes are in host memory.
 
-    If one process has memory on two GPUs, the member with the GPU is not always the member with the buffer.
+    If one process has memory on two GPUs, a buffer of one member may be on the GPU of another member.
     """
 
     source: int

@@ -234,9 +234,9 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the measurements of all ranks. If a rank reports a failure, return the first failure instead.
 
-    For each pass, CPU time and waiting time are the longest of any rank. The device bytes of a warm pass are the
-    largest number of any rank. The device bytes of another pass are the smallest number of any rank. All other values
-    are those of the first rank.
+    For each pass, CPU time and waiting time are the longest of any rank. For warm passes, the device bytes are the
+    largest number of any rank. For all other passes, they are the smallest number of any rank. All other values are
+    those of the first rank.
 
     `proofs`: the measurements of each rank, or None for a rank that read nothing.
     """

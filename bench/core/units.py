@@ -99,7 +99,7 @@ def option_duration(option: str, text: str) -> float:
 
 
 def format_count(number: float) -> str:
-    """Return a number of things for people: `602,112`, `48.8M`, `100B`, `15T`. Suffixes are decimal."""
+    """Return a count as text for people: `602,112`, `48.8M`, `100B`, `15T`. Suffixes are decimal."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if number >= factor:
             return f"{number / factor:.3g}{unit}"

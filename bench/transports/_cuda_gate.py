@@ -57,8 +57,8 @@ class _OwnWords:
 class SharedWords:
     """Numbers in memory that all ranks of a host share: one common number opens the gates of all these ranks.
 
-    In addition, each rank has two separate numbers. The gate's kernel writes one of these numbers when the stream
-    passes the gate. The kernel writes the other number when its time limit has passed.
+    Each rank also has two numbers of its own. The gate's kernel writes one of these numbers when the stream passes the
+    gate. The kernel writes the other number when its time limit has passed.
     """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
@@ -123,7 +123,7 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def skip(self) -> int:
-        """Return the ticket that the next gate would have, without shutting the gate.
+        """Count one gate without shutting it, and return its ticket.
 
         A rank without copies calls this method.
         """

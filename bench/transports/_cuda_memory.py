@@ -94,7 +94,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """Yield (begin, bytes, place) for each range of this member's buffer for which a copy specifies a place.
+    """Yield the ranges of this member's buffer whose place a copy specifies, as (begin, bytes, place).
 
     A place is a GPU or the host.
     """
@@ -109,8 +109,8 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
     """Yield all successive ranges of a buffer.
 
-    A range in `named` has a specified place. All other ranges have no specified place. A range that occurs twice in
-    `named` is yielded once.
+    Ranges in `named` have a place (a GPU or the host). All other ranges have none. A range that occurs twice in `named`
+    is yielded once.
     """
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):

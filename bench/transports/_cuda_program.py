@@ -175,7 +175,8 @@ class CopyProgram:
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
         """Wait for all copies.
 
-        Return the times of the sample. The GPU's events give the copies' ends, and the caller gives the host's times.
+        Return the times of the sample. The ends of the copies come from events on the GPU. The times on the host are
+        arguments.
         """
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)

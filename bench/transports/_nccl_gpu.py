@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. The value CUDA means that the build supports neither CUDA nor HIP."""
+    """What a build of torch lacks. The value CUDA stands for "CUDA or HIP", because one of them is enough."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -177,7 +177,8 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 def reserve_bytes(total_bytes: int) -> int:
     """Return the bytes of GPU memory to reserve for NCCL and the driver.
 
-    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more.
+    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more than
+    nccl-tests.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 

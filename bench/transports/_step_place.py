@@ -124,7 +124,7 @@ class GpuPlace:
     def follows(self, group: int) -> None:
         """Record that the current stream has waited for a call of a group.
 
-        An event that this stream records from now on is therefore also an event after the call.
+        Every event that this stream records later therefore comes after this call, too.
         """
         self._followed[self._cuda.current_stream()] = group
 
@@ -132,9 +132,9 @@ class GpuPlace:
     def noting_events(self, note: Callable[[int, Any, Any], None]) -> Iterator[None]:
         """Return a context that reports each wait of the model's stream for an exchange that runs on another stream.
 
-        A library may call a group on a separate stream and then record an event on this stream. The context calls
-        `note` when the model's stream waits for such an event. The arguments of `note` are the number of the group, the
-        mark before the wait, and the mark after the wait.
+        A library may make a call of a group on a separate stream, and then record an event on that stream. The context
+        calls `note` when the model's stream waits for such an event. The arguments of `note` are the number of the
+        group, the mark before the wait, and the mark after the wait.
 
         The context replaces the methods `record` and `wait` of torch.cuda.Event. The methods of torch.cuda.Stream call
         the replaced methods, so their waits are also recorded. A stream of torch.accelerator is a different class and

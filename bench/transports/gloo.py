@@ -231,8 +231,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        Possible reasons are that the order of the hook's exchanges would differ between ranks, that the hook would
-        compress nothing, or that layers cannot be compiled.
+        Possible reasons: layers cannot be compiled, the hook would compress nothing, or the order of the hook's
+        exchanges would differ between ranks.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

@@ -149,7 +149,7 @@ class Mpi(Transport):
     def world_and_bytes(self) -> tuple[Any, Any]:
         """Return COMM_WORLD and MPI's type for one byte.
 
-        The transport mpi_cuda uses both for messages that are not measured.
+        The transport mpi_cuda uses this communicator and this type for messages that are not measured.
         """
         return self._world, self._mpi.BYTE
 
@@ -239,7 +239,7 @@ class Mpi(Transport):
     def before_each(self) -> None:
         """Wait in one or more barriers. The default is two barriers.
 
-        Ranks of MPICH leave a single barrier 5 us apart. They leave a second barrier 0.5 us apart.
+        With MPICH, ranks leave a single barrier 5 us apart, but leave a second barrier 0.5 us apart.
         """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()

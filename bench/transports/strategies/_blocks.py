@@ -145,9 +145,9 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """For a text, predicts the next token after every token.
+        """The head, which predicts the next token after every token of a text.
 
-        For an image, predicts the class from the first token.
+        For an image, the head predicts the class from the first token.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:

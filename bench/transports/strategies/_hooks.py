@@ -64,8 +64,8 @@ class BucketExchange:
     def start(self, gradients: Any, bucket: Any) -> Any:
         """Start the exchange of a bucket.
 
-        If the meter leaves exchanges out, return the rank's own gradients at once. The function nevertheless divides
-        the last bucket by the number of ranks, and computes the compression.
+        If the meter leaves exchanges out, return the rank's own gradients at once. Even without an exchange, divide the
+        last bucket by the number of ranks, and compute the compression.
         """
         meter, place, size = self._meter, self._build.place, self._group.size()
         noted = Exchanged(gradients.numel() * gradients.element_size(), place.mark())

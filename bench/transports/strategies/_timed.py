@@ -82,7 +82,7 @@ class TimedSource:
         return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
 
     def _part(self, number: int, share: Share) -> Any:
-        """Return the part of a layer's gradient that belongs to `share`, without the factor of the rank.
+        """Return the part of a layer's gradient that belongs to `share`, before it is multiplied by the rank's factor.
 
         The elements are the numbers 1 to 7, repeated. The first number differs between successive layers.
         """

@@ -2,7 +2,7 @@
 
 A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. One round of
 steps is enough to check the strategy. The first step of a round has a learning rate above 0. In all other steps, the
-learning rate is 0. The weights at the end therefore follow from the known gradients of the first step.
+learning rate is 0. The final weights of the round can therefore be computed from the known gradients of the first step.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name for gradients and weights that only one rank's batch determines."""
+    """Return the name for gradients and weights that depend only on the batch of one rank."""
     return f"rank {rank}"

@@ -2,9 +2,9 @@
 
 The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server", NeurIPS 2013). A rank applies its own gradients at once, and the gradients of other ranks exactly `--staleness`
-steps later. A run therefore gives the same result when it is repeated. Compared with a method that applies gradients as
-soon as they arrive, ranks do not wait longer. A row shows the mean step of a round. The last step of a round waits for
-all gradients.
+steps later. A run therefore gives the same result when it is repeated. Ranks do not wait longer than in a method that
+applies gradients as soon as they arrive. A row shows the mean step of a round. The last step of a round waits for all
+gradients.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Expert(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep the gradients of undivided weights on this rank."""
+        """Keep the gradients of all weights outside the experts on this rank."""
         context: AbstractContextManager[Any] = self.model.no_sync()
         return context
 
