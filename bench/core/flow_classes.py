@@ -5,7 +5,7 @@ bytes and cross links of the same kinds. Their links must also carry the same nu
 
 The classes depend on the paths of the messages but not on the rates of the links. Machines with the same paths
 therefore have the same classes. The calculation takes the same steps as core/fairness.py, with one value per class
-instead of one value per message. The results of both modules are bit-identical.
+instead of one value per message. The results of this module and of core/fairness.py are bit-identical.
 """
 
 from __future__ import annotations

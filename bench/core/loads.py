@@ -1,8 +1,9 @@
 """Compute how long an algorithm keeps each kind of link busy: seconds per byte of payload, and latencies.
 
-The messages of an algorithm are proportional to the payload. The times of all payloads can therefore be computed from
-the messages for a payload of one byte. The time of a message is a line over the payload: `latency + slope * bytes`. The
-time of a phase is the maximum of a few such lines. A line is dropped if another line is larger at every payload.
+The sizes of an algorithm's messages are proportional to the payload. The times of all payloads can therefore be
+computed from the messages for a payload of one byte. As a function of the payload, the time of a message is a line:
+`latency + slope * bytes`. The time of a phase is the maximum of a few such lines. A line is dropped if another line is
+larger at every payload.
 
 If a phase occurs several times, its load is computed once. If several machines have the same paths, the paths of a
 small world are computed once for all these machines.

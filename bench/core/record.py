@@ -194,7 +194,7 @@ class ReadSamples:
     `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
     If training steps consume the data in batches, these fields have one value for each pass. Each value is a mean over
-    the steady part of the pass, without its beginning and end.
+    the steady part of the pass, without the beginning and the end of the pass.
 
     `wait_s`: the time from the end of a step until the next batch is ready.
     `step_s`: the duration of a step.

@@ -9,7 +9,7 @@ from bench.core.codes import Code, Coded
 
 @dataclass(frozen=True, slots=True)
 class CodedRemark(Coded):
-    """A remark that limits or explains the results, so that a reader of the results must know it."""
+    """A remark that limits or explains the results. Readers of the results must know it."""
 
 
 class RemarkCode(Code):

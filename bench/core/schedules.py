@@ -222,9 +222,9 @@ def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints
 def _zigzag(steps: Ints) -> Ints:
     """Return the offsets 0, 1, -1, 2, -2, ... of the steps 0, 1, 2, ... on a path through all members of a node.
 
-    A path from member m reaches, in each step, the member with the number m plus the offset. Every member has such a
-    path and its mirror image. All these paths together use each link of a mesh equally often (Williams, Experimental
-    designs balanced for the estimation of residual effects, 1949).
+    A path from member m reaches, in each step, the member with the number m plus the offset. One such path and its
+    mirror image begin at every member. All these paths together use each link of a mesh equally often (Williams,
+    Experimental designs balanced for the estimation of residual effects, 1949).
     """
     return (steps + 1) // 2 * np.where(steps % 2, 1, -1)
 

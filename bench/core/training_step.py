@@ -189,10 +189,10 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
     `waits`: the field `waits` of StepStamps, for each rank.
 
-    The k-th wait in a group is, on all members of the group, the wait for the same exchange. The member with the
-    shortest wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a
-    single message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the
-    sender was late.
+    On all members of a group, the k-th wait in this group is a wait for the same exchange. The member with the shortest
+    wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a single
+    message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the sender
+    was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []

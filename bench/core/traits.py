@@ -16,7 +16,7 @@ from bench.core import plugins
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The traits of one transport. The defaults describe an unknown transport, for example in another tool's log.
+    """The traits of one transport. The defaults apply to an unknown transport, for example in another tool's log.
 
     Where it runs:
 

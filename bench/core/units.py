@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """Return the shortest exact text that `parse_size` reads back: 1048576 -> '1M', 1000 -> '1000'."""
+    """Return the shortest text from which `parse_size` gets exactly this size: 1048576 -> '1M', 1000 -> '1000'."""
     for unit in ("T", "G", "M", "K"):
         if num_bytes and num_bytes % _BINARY[unit] == 0:
             return f"{num_bytes // _BINARY[unit]}{unit}"

@@ -30,7 +30,7 @@ class CopyTimer:
         sync: Callable[[], None],
         barrier: Callable[[], None],
     ) -> None:
-        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits only for all ranks."""
+        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits for all ranks, but not for the GPU."""
         self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:

@@ -137,8 +137,8 @@ class GpuPlace:
         group, the mark before the wait, and the mark after the wait.
 
         The context replaces the methods `record` and `wait` of torch.cuda.Event. The methods of torch.cuda.Stream call
-        the replaced methods, so their waits are also recorded. A stream of torch.accelerator is a different class and
-        waits in C++, so the context does not record its waits. FSDP waits for such a stream only if weights were
+        the replaced methods, so their waits are also recorded. Streams of torch.accelerator have a different class and
+        wait in C++, so the context does not record their waits. FSDP waits for such a stream only if weights were
         gathered but then not used.
         """
         events, followed = self._cuda.Event, self._followed

@@ -350,7 +350,7 @@ def collective(
 ) -> Callable[[], Any]:
     """Return a call of one collective, in which the tensors are already bound.
 
-    torch's all_reduce and reduce overwrite their input, so these calls get the receive tensor.
+    torch's all_reduce and reduce overwrite their input, so these calls work on the receive tensor.
 
     `send`, `recv`: one-dimensional tensors of the whole buffers, with the element type.
     """

@@ -1,6 +1,6 @@
 """Run Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
 
-torch has no out-of-place all_reduce and reduce, so their rows are marked in_place.
+torch has no out-of-place all_reduce and reduce, so rows of these collectives are marked in_place.
 """
 
 from __future__ import annotations

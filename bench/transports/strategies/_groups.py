@@ -197,8 +197,8 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a version of torch.distributed.batch_isend_irecv that also batches the messages of metered groups.
 
-    Between two GPUs, messages in both directions must be one call of NCCL. For a group of one of its own classes, torch
-    makes one call. For a group of any other class, torch makes one call per message.
+    If two GPUs send messages to each other, one call of NCCL must contain the messages of both directions. For a group
+    of one of its own classes, torch makes one call. For a group of any other class, torch makes one call per message.
     """
     dist = torch.distributed
     batch = dist.batch_isend_irecv

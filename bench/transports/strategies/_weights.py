@@ -78,7 +78,7 @@ class OwnWeights(Replica):
     def moved(self, part: str, replicas: Sequence[int], factor: float = 1.0) -> Iterator[HeldGradient]:
         """Yield the changes of this rank's weights during a probe, or the weights if their changes cannot be checked.
 
-        All weights begin with the value 0 if the model's gradients are known, so the weights then show the change.
+        If the model's gradients are known, all weights begin with the value 0, so the weights show the change.
         """
         vector = self.flat(self.trained())
         if self.knows_gradients:
