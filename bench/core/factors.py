@@ -1,9 +1,9 @@
 """Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors. Each field of Case is declared by a call of `factor(...)`. This table
-defines the command line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. The
-table also defines which factors must be equal in two runs before the runs are compared. To add a factor, add a field to
-Case, and let a transport or a pattern obey it.
+`bench.core.case.Case` is the table of factors. Each field of Case is declared by a call of `factor(...)`. The table of
+factors defines the command line, the scenario keys, the job names, the selectors of gate rules and the labels of
+figures. The table also defines which factors must be equal in two runs before the runs are compared. To add a factor,
+add a field to Case, and let a transport or a pattern obey it.
 """
 
 from __future__ import annotations

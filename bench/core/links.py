@@ -1,4 +1,4 @@
-"""Describe the links of one node. Results files store this description, and bounds, predictions and models use it."""
+"""Describe the links of one node. Results files store the links, and bounds, predictions and models use them."""
 
 from __future__ import annotations
 

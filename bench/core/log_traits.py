@@ -4,7 +4,7 @@ Only the module in `logs/readers/` that reads the logs of a tool contains the na
 
 If a run was imported from a log, `log_traits` returns the traits of the tool that wrote the log. The name of this tool
 is in `Header.transport` and `ForeignRun.tool`. If this suite ran a tool for comparison, `compared_statistic` returns
-the statistic that is compared with the tool's time. The name of such a tool is the header's fact `tool`.
+the statistic that is compared with the tool's time. The name of the tool is then the header's fact `tool`.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
     """Return a parser that accepts the words in `words` and no other text.
 
-    `kind`: the name for such words in error messages.
+    `kind`: the name for the accepted words in error messages.
     """
 
     def parse(text: str) -> str:

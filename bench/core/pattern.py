@@ -150,7 +150,7 @@ class Pattern(ABC):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        The latency floor, which is the shortest time that latencies allow, is this number times the latency of a
+        The latency floor is the shortest time that latencies allow: the number of messages times the latency of a
         message.
         """
         return 1

@@ -133,7 +133,7 @@ Step = Collective | Exchange | CopyStep | Product | Read
 def is_device_work(step: Step) -> bool:
     """Check whether a step is a copy, a matrix product or a read. A single rank runs such a step without other ranks.
 
-    A message library cannot run such steps.
+    A message library cannot run copies, matrix products or reads.
     """
     return isinstance(step, CopyStep | Product | Read)
 

@@ -100,7 +100,7 @@ def algorithms(op: str) -> tuple[str, ...]:
 
 
 def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
-    """Return the phases of one collective, or None if this algorithm cannot run on such a group.
+    """Return the phases of one collective, or None if the algorithm cannot run on the group.
 
     A group of one rank has no phases.
     """

@@ -191,8 +191,8 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
     On all members of a group, the k-th wait in this group is a wait for the same exchange. The member with the shortest
     wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a single
-    message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the sender
-    was late.
+    message. The sender of a single message does not wait. The receiver's whole wait therefore counts, even if the
+    sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []

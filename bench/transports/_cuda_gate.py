@@ -1,12 +1,12 @@
 """Put a gate before a batch of copies. The device starts the batch only when all copies of the batch are in the queue.
 
 The gate is a kernel of one thread on the copies' stream. The kernel runs until the host writes a certain number to host
-memory. If the host does not write this number within a time limit, the kernel ends, and the measurement of the batch is
+memory. If the host does not open the gate within a time limit, the kernel ends, and the measurement of the batch is
 invalid. Without the time limit, the host could wait forever, for example if the queue is full or a debugger makes every
 launch wait.
 
-The kernels of all ranks of a host wait for the same number. When the host writes this number, the streams of all these
-ranks therefore start together.
+The kernels of all ranks of a host wait for the same number. The streams of all ranks of a host therefore start
+together, as soon as the host writes this number.
 """
 
 from __future__ import annotations

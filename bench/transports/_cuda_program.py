@@ -148,8 +148,8 @@ class CopyProgram:
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. The
-        uncounted copies and a second event come after this event.
+        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. After
+        this event, the uncounted copies and a second event follow.
 
         `extra`: for each stream, the number of uncounted copies.
         """
@@ -202,8 +202,8 @@ class CopyProgram:
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
         """Time copies of pageable memory with the host's clock.
 
-        The calling thread itself makes such copies, so two concurrent directions need two threads. Each thread
-        continues with uncounted copies until the timed copies of all threads have ended.
+        The calling thread itself makes copies of pageable memory, so two concurrent directions need two threads. Each
+        thread continues with uncounted copies until the timed copies of all threads have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(

@@ -151,8 +151,8 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
     """Test whether a gate works with copies between pinned memory and the GPU.
 
     Return the gate, or the reason why the gate does not work. A driver may stage these copies, for example if the GPU's
-    memory is encrypted. A gate does not work with such a driver. With such a driver, the call that issues a copy would
-    not return until the gate opens.
+    memory is encrypted. A gate does not work if the driver stages copies, because the call that issues a copy would not
+    return until the gate opens.
 
     `make`: builds the copies.
     """

@@ -38,7 +38,7 @@ class HostPlace:
         return time.perf_counter()
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds. Only differences between such times have a meaning."""
+        """Return the time of a mark in seconds. Only the difference between the times of two marks has a meaning."""
         return float(mark)
 
     def is_models_stream(self) -> bool:
@@ -133,13 +133,13 @@ class GpuPlace:
         """Return a context that reports each wait of the model's stream for an exchange that runs on another stream.
 
         A library may make a call of a group on a separate stream, and then record an event on that stream. The context
-        calls `note` when the model's stream waits for such an event. The arguments of `note` are the number of the
-        group, the mark before the wait, and the mark after the wait.
+        calls `note` when the model's stream waits for an event that was recorded after a call of a group. The arguments
+        of `note` are the number of the group, the mark before the wait, and the mark after the wait.
 
         The context replaces the methods `record` and `wait` of torch.cuda.Event. The methods of torch.cuda.Stream call
         the replaced methods, so their waits are also recorded. Streams of torch.accelerator have a different class and
-        wait in C++, so the context does not record their waits. FSDP waits for such a stream only if weights were
-        gathered but then not used.
+        wait in C++, so the context does not record their waits. FSDP waits for a stream of torch.accelerator only if
+        weights were gathered but then not used.
         """
         events, followed = self._cuda.Event, self._followed
         record, wait = events.record, events.wait
@@ -194,9 +194,9 @@ class GpuPlace:
         self._cuda.reset_peak_memory_stats(self._device)
 
     def restart(self) -> None:
-        """Begin a block of steps. Times of marks are measured from this moment.
+        """Begin a block of steps. The times of marks are measured from the start of the block.
 
-        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of these
+        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of CUDA's
         times is 4 us.
         """
         self._origin = self.mark()

@@ -204,9 +204,9 @@ class Nixl(Transport):
     ) -> Compiled:
         """Return calls for which all transfers are prepared.
 
-        Before the first transfer, receivers tell their senders where in memory messages must arrive. During this call,
-        the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the same
-        order.
+        Before the first transfer, receivers tell their senders where in memory messages must arrive. While a program is
+        compiled, the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the
+        same order.
 
         Raises RefusedError if a rank sends a message to itself. Raises ValueError if the messages that a receiver
         expects differ from the messages that its sender sends.

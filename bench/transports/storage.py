@@ -131,7 +131,7 @@ class Storage(Transport):
         )
 
     def _lacking_device(self) -> Skip | None:
-        """If the case requests that records go to a GPU, return why the transport cannot do this."""
+        """If the case requests that records go to a GPU, return why the transport cannot deliver records to a GPU."""
         case = self.case
         if case.destination == "host":
             return None

@@ -82,7 +82,7 @@ class _Weights:
         self._torch, self._random = torch, torch.Generator().manual_seed(1000 + number)
 
     def matrix(self, *shape: int) -> Any:
-        """Return one or several matrices. A product with such a matrix preserves the magnitude of its input."""
+        """Return one or several matrices. A product with one of these matrices preserves the magnitude of its input."""
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:

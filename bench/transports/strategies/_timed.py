@@ -2,8 +2,8 @@
 
 The gradient of a layer's weight is the product of three factors: a vector of small integers, the number (rank mod 7 +
 1), and a mean. The mean covers all values that the layer received in the forward pass and in the backward pass. The
-mean is 1 unless an exchange of activations failed. Sums of such gradients over ranks are exact in float32 in any order.
-Exchanged gradients are therefore compared bit by bit with their exact values.
+mean is 1 unless an exchange of activations failed. Sums of these gradients over ranks are exact in float32 in any
+order. After an exchange, the gradients are therefore compared bit by bit with their exact values.
 """
 
 from __future__ import annotations
