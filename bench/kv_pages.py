@@ -54,7 +54,7 @@ class KvPages(MessagePattern):
 def _scattered(num_pages: int, part: int) -> list[int]:
     """Return the numbers 0 to W-1 in a scattered order.
 
-    Modulo W, each number exceeds the number before by about W/`part`.
+    Modulo W, each number is about W/`part` larger than the previous number.
     """
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]

@@ -144,7 +144,7 @@ def factor(
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
     """Declare a factor that says how to measure.
 
-    Job names omit this factor, and runs with different values are comparable.
+    Job names omit this factor. Two runs can be compared even if they have different values of this factor.
     """
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 

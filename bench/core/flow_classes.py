@@ -170,7 +170,7 @@ def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int,
 def _numbered(values: Iterable[Hashable]) -> list[int]:
     """Replace each value by a number. Equal values get the same number.
 
-    The numbers 0, 1, 2, ... are assigned in the order in which new values appear.
+    Each new value gets the next number, beginning with 0.
     """
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Everything that determines the program of a pattern: the number of ranks, one payload and the factors of a case.
+    """The values that determine a pattern's program: the number of ranks, one payload and the factors of a case.
 
     `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """

@@ -131,9 +131,9 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether a step is a copy, a matrix product or a read. A single rank runs such a step without other ranks.
+    """Check whether a step is a copy, a matrix product or a read.
 
-    A message library cannot run copies, matrix products or reads.
+    A single rank runs these types of steps without other ranks. A message library cannot run these steps.
     """
     return isinstance(step, CopyStep | Product | Read)
 

@@ -127,8 +127,8 @@ class Contention:
     `aggressor_bytes`: payload of the aggressors' pattern.
     `rates_bytes_per_s`: the aggressors' busbw in each block with aggressors.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each block with aggressors, the smallest share of the block that any aggressor spent inside its calls.
-        The list is empty if the row is modelled.
+    `busy`: for each block with aggressors, the share of the block that an aggressor spent inside its calls. The share
+        is the smallest of all aggressors. The list is empty if the row is modelled.
     """
 
     aggressor: str

@@ -1,4 +1,4 @@
-"""Compute the phases of messages in which a collective runs. For most collectives, there are several algorithms.
+"""Compute the phases of a collective's messages. For most collectives, there are several algorithms.
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective

@@ -174,7 +174,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate in memory that the ranks of a host share. Return None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share. Return None if the driver refuses shared memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

@@ -76,8 +76,8 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of the buffers of one member.
 
-    A copy may specify where its source and its target are: on which GPU, or on the host. Bytes for which no copy
-    specifies a place are on the member's own GPU.
+    A copy may specify where its source and its target are: on which GPU, or on the host. If no copy specifies a place
+    for some bytes, these bytes are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}

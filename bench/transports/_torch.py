@@ -348,7 +348,7 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """Return a call of one collective, in which the tensors are already bound.
+    """Return a call of one collective, with the tensors as bound arguments.
 
     torch's all_reduce and reduce overwrite their input, so these calls work on the receive tensor.
 

@@ -170,7 +170,7 @@ class Gloo(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed, in which the tensors are already bound."""
+        """Return functions of torch.distributed, with the tensors as bound arguments."""
         assert isinstance(buffers, _host.HostBuffers)
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy

@@ -322,7 +322,7 @@ class Nccl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed, in which the tensors are already bound.
+        """Return functions of torch.distributed, with the tensors as bound arguments.
 
         Sends and receives are always posted together, as one batch. A plain send or receive would build a separate
         communicator for every pair of ranks. Before a program with a collective is timed, the transport calls it once,

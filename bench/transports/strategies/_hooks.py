@@ -122,9 +122,9 @@ def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any
     """Return a function that gathers the buckets of all ranks in 8 bits, and averages the buckets.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
-    allgather in the form that NCCL returns. Second, these hooks make two exchanges for each bucket, of which the second
-    depends on the first. The exchanges of several buckets can therefore get mixed up. This function sends the scales
-    and the elements of a bucket in one message.
+    allgather in the form that NCCL returns. Second, these hooks make two exchanges for each bucket, and the second
+    exchange depends on the first. The exchanges of several buckets can therefore get mixed up. This function sends the
+    scales and the elements of a bucket in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

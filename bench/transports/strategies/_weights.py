@@ -14,7 +14,7 @@ from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Rep
 
 
 class OwnWeights(Replica):
-    """A replica without a wrapper of torch. The weights of different ranks may differ."""
+    """A replica whose model has no wrapper of torch. The weights of different ranks may differ."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
