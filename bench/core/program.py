@@ -66,7 +66,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Sends and receives that are posted together and completed together."""
+    """The send and receive operations that a rank posts together and completes together."""
 
     sends: tuple[Message, ...] = ()
     recvs: tuple[Message, ...] = ()

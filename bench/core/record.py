@@ -143,7 +143,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSamples:
-    """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
+    """The times of three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The samples of the record itself are the times of the collective while products run. A product multiplies matrices
     of `order` rows with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted`
@@ -171,7 +171,7 @@ class OverlapSamples:
 
 @dataclass(frozen=True, slots=True)
 class BesideSamples:
-    """Times of copies that ran at the same time. A copy is timed only while the other copies still run.
+    """The times of copies that ran at the same time. A copy is timed only while the other copies still run.
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
     `num_partly_alone`: number of samples in which a copy ended while the timed part of another copy on the same host
@@ -312,7 +312,7 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSamples:
-    """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
+    """The times of steps with and without checkpoints, in alternating blocks. The record's samples are the write times.
 
     All values are those of the slowest rank. A block has two lists: the seconds of each step, and the seconds of each
     step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint. `exchange_during_s` has

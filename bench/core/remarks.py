@@ -1,4 +1,4 @@
-"""Remarks that limit or explain results, as codes with facts, in a results file's header and in a plan."""
+"""Define remarks that limit or explain results. Plans and headers of results files store them as codes with facts."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class CopyTimes:
 
 
 class _Countdown:
-    """Counts the streams whose timed copies have not ended yet."""
+    """The number of streams whose timed copies have not ended yet."""
 
     def __init__(self, num: int) -> None:
         self._num, self._lock = num, threading.Lock()

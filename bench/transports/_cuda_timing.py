@@ -20,7 +20,7 @@ from bench.transports._cuda_program import CopyProgram, CopyTimes
 
 
 class CopyTimer:
-    """Times the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
+    """A timer for the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
 
     def __init__(
         self,

@@ -114,8 +114,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has the loop. Otherwise, return None.
 
-        Times that different loops measured cannot be compared. Raises RefusedError if the user requested `--loop
-        compiled` or `--timer library` and some rank has no compiled loop.
+        Ranks must not use different loops, because the times of different loops cannot be compared. Raises RefusedError
+        if the user requested `--loop compiled` or `--timer library` and some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:

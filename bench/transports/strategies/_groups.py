@@ -138,7 +138,7 @@ def _metered_class(torch: Any, kind: str) -> Any:
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to the group `_plain` if the meter's field `exchanges` is True.
+        """A group that forwards calls to the group `_plain` if the meter's field `exchanges` is True.
 
         If `exchanges` is False, calls return at once.
         """

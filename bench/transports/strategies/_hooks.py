@@ -54,7 +54,7 @@ def logged(model: Any) -> dict[str, float]:
 
 
 class BucketExchange:
-    """Exchanges buckets, compressed or uncompressed, and records two marks of each bucket: ready and done."""
+    """The exchange of buckets, compressed or uncompressed, which records two marks of each bucket: ready and done."""
 
     def __init__(self, build: Build, group: Any) -> None:
         self._build, self._group, self._meter = build, group, build.groups.meter
