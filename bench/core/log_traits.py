@@ -1,6 +1,6 @@
 """Look up the traits of another tool: what the suite must know about the tool and its logs.
 
-Only the module in `logs/readers/` that reads the logs of a tool contains the name and the traits of the tool.
+One module in `logs/readers/` reads the logs of a tool. No other module contains the name and the traits of this tool.
 
 If a run was imported from a log, `log_traits` returns the traits of the tool that wrote the log. The name of this tool
 is in `Header.transport` and `ForeignRun.tool`. If this suite ran a tool for comparison, `compared_statistic` returns
