@@ -90,7 +90,7 @@ class AllToAllV(Pattern):
 
 @lru_cache(maxsize=64)
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
-    """Return the largest blocks for which no row and no column exceeds `most_bytes`.
+    """Return the largest blocks such that no row and no column of blocks has more than `most_bytes` in total.
 
     If even the smallest blocks exceed `most_bytes`, return the smallest blocks. One scale determines the size of all
     blocks. The size of a block in bytes is `16 * floor(scale * weight / (16 * M))`, where M is the largest row or

@@ -40,7 +40,7 @@ class Barrier(Pattern):
         return 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the smallest number of successive messages after which all ranks can know that all have arrived."""
+        """Return the smallest number of successive messages after which every rank can know that all have arrived."""
         return log2_steps(num_ranks)
 
 

@@ -1,10 +1,10 @@
 """Member 0 of a group sends many pages to member 1, scattered in both memories like the pages of a KV cache.
 
-S is the sum of the pages. The number of pages is W = `--window` (default 64). Each page has S/W bytes, and this size is
-a multiple of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted
-together, and t ends when the last page has arrived. Pages are sent in an order that differs from their order in either
-memory. Inference servers use pages in such an order, because they allocate pages as pages become free. To find the cost
-of paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
+S is the sum of the pages. The number of pages is W = `--window` (default 64). The size of each page is S/W bytes, which
+is a multiple of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted
+together, and t ends when the last page has arrived. The sender sends pages in an order that is not their order in
+either memory. Inference servers use pages out of order, because they allocate pages as pages become free. To find the
+cost of paging, divide t by the time of one message of size S (`pingpong --mode pipelined`).
 
 A page crosses each of the two ports once, so the bus factor is 1.
 
@@ -54,7 +54,7 @@ class KvPages(MessagePattern):
 def _scattered(num_pages: int, part: int) -> list[int]:
     """Return the numbers 0 to W-1 in a scattered order.
 
-    Modulo W, each number exceeds the number before by about W/`part`.
+    Modulo W, each number is about W/`part` larger than the previous number.
     """
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]

@@ -79,7 +79,7 @@ def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> 
 
 
 def _results(num_ranks: int, skew: float, scale: int) -> list[int]:
-    """Return, for each rank, how many bytes of results the rank sends back to any one other rank."""
+    """Return, for each rank, how many bytes of results it sends back to each of the other ranks."""
     return [_UNIT_BYTES * max(1, scale * weight // _WHOLE) for weight in _weights(num_ranks, skew)]
 
 

@@ -7,9 +7,9 @@ blocks where products run as well. In isolated mode, a sample is one allreduce. 
 allreduces back to back.
 
 The matrices are multiplied in bfloat16 on GPUs and in float32 on hosts. For each size, the benchmark chooses and
-records the order of the matrices, which is their number of rows (rank/overlap.py). The benchmark chooses matrices for
-which one product takes about a quarter of the time of one allreduce. At least two ranks are needed, because one rank
-alone moves no bytes.
+records the order (the number of rows) of the matrices (rank/overlap.py). The benchmark chooses matrices for which one
+product takes about a quarter of the time of one allreduce. At least two ranks are needed, because one rank alone moves
+no bytes.
 
     torchrun --nproc-per-node 8 -m bench.overlap --sizes 64M
     torchrun --nproc-per-node 2 -m bench.overlap --transport gloo --sizes 1M --mode isolated

@@ -9,7 +9,7 @@ process`, one process owns the memory of both GPUs.
 
 A byte crosses each of the two ports once, so the bus factor is 1 for each pair and direction. If two GPUs cannot access
 each other's memory, the copy goes through the host's memory. Rows with a copy through the host's memory are marked
-`through-host`. Their bound does not use the rate of a peer link.
+`through-host`. The bound of such a row does not use the rate of a peer link.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way
@@ -57,7 +57,7 @@ class PeerCopy(Pattern):
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
         """Return each copy together with the member that runs the copy.
 
-        With `--via process`, the member that runs a copy also owns both of its buffers.
+        With `--via process`, the member that runs a copy owns the source buffer and the target buffer of the copy.
         """
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:

@@ -1,9 +1,9 @@
 """At the end, the root has the reduction of all ranks' buffers.
 
-S is one rank's buffer. Every rank except the root adds its own buffer to the data that this rank received. The rank
-then sends the sum (S bytes) to another rank. For any number of ranks, a port carries at most S bytes in each direction.
-The bus factor is therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part first reduces
-its own buffers. Each part except the root's part then sends S bytes.
+S is one rank's buffer. Every rank except the root adds its own buffer to the data that it has received. The rank then
+sends the sum (S bytes) to another rank. For any number of ranks, a port carries at most S bytes in each direction. The
+bus factor is therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part first reduces its
+own buffers. Each part except the root's part then sends S bytes.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max

@@ -2,8 +2,7 @@
 
 S is the root's whole input: n blocks of S/n. All blocks except the root's own block must leave through the root's port,
 which carries (n-1)/n S bytes. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If the ranks
-are divided into N equal parts, the part with the root sends the blocks of the other parts. The blocks of the other
-parts have (N-1)/N S bytes.
+are divided into N equal parts, the part with the root sends the blocks of the other parts: (N-1)/N S bytes in total.
 
     mpirun -n 16 python -m bench.scatter -b 1K -e 64M
     mpirun -n 16 python -m bench.scatter --sizes 16M --root 5

@@ -132,8 +132,8 @@ NUMPY = NumpyArrays()
 class Difference:
     """The difference between memory and its expected content.
 
-    A difference has the number of wrong elements. For the first wrong element, it has the index, the bytes and the
-    expected bytes.
+    The fields are the number of wrong elements and, for the first wrong element, its index, its bytes and the expected
+    bytes.
     """
 
     num_wrong: int = 0

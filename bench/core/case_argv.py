@@ -139,8 +139,8 @@ def to_argv(case: Case) -> list[str]:
 def command_argv(case: Case) -> list[str]:
     """Return the words of `to_argv`, plus the default values that `--like` would otherwise change.
 
-    The settings of `--like` may have changed since the case was planned. With these additional words, the command line
-    still describes the planned case.
+    The settings of `--like` may have changed since the case was planned. With the added default values, the command
+    line still describes the planned case.
     """
     argv = to_argv(case)
     for name, preset in preset_fields(case.like, case.pattern).items():

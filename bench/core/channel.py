@@ -7,7 +7,10 @@ from typing import Any
 
 
 class Channel(ABC):
-    """Exchanges small Python objects between all ranks of the world, through the transport's own library."""
+    """A channel for small Python objects between all ranks of the world.
+
+    The transport's own library moves the objects.
+    """
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:

@@ -11,7 +11,7 @@ METHODS = ("file", "dcp", "dcp_async")
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """What a rank does in a burst: it writes a shard of `shard_bytes` bytes into `folder` while training steps run.
+    """A burst, in which each rank writes a shard of `shard_bytes` bytes into `folder` while training steps run.
 
     A step takes `step_s` seconds and ends with an allreduce of `exchange_bytes` bytes. `method` is one of METHODS.
     """
@@ -26,9 +26,9 @@ class BurstPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """The times of one step of a rank, for the whole step and for its exchange.
+    """The time of one step on one rank, and the time of the exchange in this step.
 
-    `began_s` is on the clock of the rank.
+    `began_s` is a time of this rank's clock.
     """
 
     began_s: float

@@ -82,7 +82,7 @@ def aggressor(case: Case) -> tuple[str, int]:
 
 
 def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
-    """Return the pattern of the aggressors, and the Shape with which they run it.
+    """Return the aggressors' pattern and the Shape of this pattern.
 
     The aggressors run pipelined operations. The aggressors use the direction and the window of the victims' case.
     Raises UsageError if the aggressors cannot run this pattern.

@@ -35,7 +35,7 @@ def kernel_reason(error: BaseException) -> str:
 
 
 class _Words(Protocol):
-    """The part of `Code` (core/codes.py) that this module needs. core/codes.py imports this module."""
+    """The part of `Code` that this module needs. It cannot import core/codes.py, which itself imports this module."""
 
     def words(self, facts: Mapping[str, Any]) -> str: ...
 
@@ -86,10 +86,10 @@ class UsageError(BenchError):
 
 
 class UnknownRateError(UsageError):
-    """The rate of a link in use is unknown.
+    """The command needs the rate of a link, but this rate is unknown.
 
     `link`: the name of the link in --links.
-    `whose`: a text for the message that names the nodes with this link.
+    `whose`: the part of the message that names the nodes with this link.
     """
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:

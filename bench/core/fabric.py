@@ -202,7 +202,7 @@ class Fabric:
     def _leaf_rate(self) -> float | None:
         """Return the bytes per second of a leaf switch's uplinks.
 
-        The result is the NIC rate of the switch's nodes divided by the oversubscription.
+        The result is the total NIC rate of the nodes at the switch, divided by the oversubscription.
         """
         if self.links.nic_bytes_per_s is None:
             return None

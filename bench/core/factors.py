@@ -1,9 +1,9 @@
 """Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors. Each field of Case is declared by a call of `factor(...)`. This table
-defines the command line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. The
-table also defines which factors must be equal in two runs before the runs are compared. To add a factor, add a field to
-Case, and let a transport or a pattern obey it.
+`bench.core.case.Case` is the table of factors. Each field of Case is declared by a call of `factor(...)`. The table of
+factors defines the command line, the scenario keys, the job names, the selectors of gate rules and the labels of
+figures. The table also defines which factors must be equal in two runs before the runs are compared. To add a factor,
+add a field to Case, and let a transport or a pattern obey it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _USUAL_RANK = 50
 def every_pattern(pattern: Pattern) -> bool:
     """Return True for every pattern.
 
-    A factor that has an effect on all patterns uses this function as its `patterns`.
+    If a factor has an effect on all patterns, its field `patterns` is this function.
     """
     return True
 
@@ -144,13 +144,13 @@ def factor(
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
     """Declare a factor that says how to measure.
 
-    Job names omit this factor, and runs with different values are comparable.
+    Job names omit this factor. Two runs can be compared even if they have different values of this factor.
     """
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 
 
 def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor that is on or off. A command line sets it to `1` or `0`."""
+    """Declare a factor that is on or off. A command line sets the factor to `1` or `0`."""
     return factor(default, *flags, help=help, parse=option_parsers.switch, show=lambda on: str(int(on)), **more)
 
 
@@ -181,7 +181,7 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 class ReportedFact:
     """A fact of a run that is reported in its header and that no option sets.
 
-    Like a factor, the fact must have the same value in two rows before the rows are compared.
+    Two rows are compared only if the fact has the same value in both rows. The same rule applies to factors.
 
     `read`: returns the value of the fact in a header. The result is None if the header lacks the fact, or if each row
         has its own value.

@@ -1,12 +1,11 @@
 """Compute max-min fair times once for each class of equal messages, not for each message.
 
 In a collective, most messages differ only in their ranks. Two messages are in one class if they have the same number of
-bytes and cross links of the same kinds. Messages of one class must also share these links with the same numbers of
-other messages.
+bytes and cross links of the same kinds. Their links must also carry the same numbers of other messages.
 
 The classes depend on the paths of the messages but not on the rates of the links. Machines with the same paths
 therefore have the same classes. The calculation takes the same steps as core/fairness.py, with one value per class
-instead of one value per message. The results of both modules are bit-identical.
+instead of one value per message. The results of this module and of core/fairness.py are bit-identical.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int,
 def _numbered(values: Iterable[Hashable]) -> list[int]:
     """Replace each value by a number. Equal values get the same number.
 
-    The numbers 0, 1, 2, ... are assigned in the order in which new values appear.
+    Each new value gets the next number, beginning with 0.
     """
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

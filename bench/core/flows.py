@@ -24,7 +24,7 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 class AlikeGroups:
     """Groups of a round that run the same program and have the same layout.
 
-    Two groups have the same layout if members with the same numbers are together in a domain. One schedule serves all
+    Two groups have the same layout if, in both groups, the same member numbers share a domain. One schedule serves all
     of these groups.
 
     The messages of two groups differ only in the numbers of the ranks (core/schedules.py).
@@ -56,7 +56,7 @@ class AlikeGroups:
 def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps]) -> list[AlikeGroups]:
     """Put groups of a round together if they have the same schedule.
 
-    Two groups have the same schedule if they run the same program, and if members with the same numbers are together in
+    Two groups have the same schedule if they run the same program and if, in both groups, the same member numbers share
     a domain.
 
     `programs`: the program of each group. Two programs count as the same only if they are the same Python object.
@@ -83,8 +83,8 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
     The result is True if two conditions are met. First, all paths between domains are equally long. Second, if two
-    groups share a domain, their members are in the same domains, in the same order. Under these conditions, a message
-    to the next domain takes as long as a message to a domain further away.
+    groups share a domain, then member k of both groups is in the same domain, for every k. If both conditions are met,
+    a message to the next domain takes as long as a message to a domain further away.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}
@@ -94,8 +94,7 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
 def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
     """Yield the first steps of all programs, then the second steps, and so on.
 
-    Each yielded list has one entry per program. An entry has one step of each member, without the members whose program
-    has already ended.
+    Each yielded list has one entry per program. An entry has one step for each member whose program has not ended yet.
     """
     for k in range(max((len(each) for program in programs for each in program), default=0)):
         yield [tuple(each[k] for each in program if k < len(each)) for program in programs]

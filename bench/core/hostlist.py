@@ -52,7 +52,9 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Return a key for a final number. Two numbers can be in one range only if their keys are equal.
+    """Return a key for the number at the end of a name.
+
+    Two such numbers can be in one range only if their keys are equal.
 
     If the number begins with 0, the key is its number of digits. For other numbers, the key is 1. Without a number, the
     key is 0.

@@ -1,4 +1,4 @@
-"""Describe the devices of a node by plain values, as the header of a results file contains them.
+"""Describe the devices of a node by plain values, as in the header of a results file.
 
 Probes read the values from the driver and the kernel. The package `hardware/` derives links and findings from the
 values. None means unknown. Rates are in bytes per second and direction. `Path` and all messages use names such as

@@ -108,7 +108,7 @@ class Launcher(ABC):
     def environment(self, site: LaunchSite) -> dict[str, str]:
         """Return the environment variables that the launcher needs.
 
-        These variables override variables of the same name in the cluster's settings.
+        The launcher's variables override variables of the same name in the cluster's settings.
         """
         return {}
 

@@ -1,4 +1,4 @@
-"""Describe the links of one node. Results files store this description, and bounds, predictions and models use it."""
+"""Describe the links of one node. Results files store the links, and bounds, predictions and models use them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class NodeLinks:
 
 
 class Limit(Code):
-    """What sets a bound on the bus bandwidth, such as a GPU's PCIe port.
+    """The part of the machine that limits the bus bandwidth, such as a GPU's PCIe port.
 
     Each limit has two texts: the value of `Bound.code`, and a name for people.
     """
@@ -180,7 +180,8 @@ class Limit(Code):
 class FloorKind(StrEnum):
     """How a latency floor was determined: from the latencies of the links, or from the measured time of a message.
 
-    A floor from a measured message is not a hard limit: an operation that needs no message may be faster.
+    A floor that was computed from a measured message is not a hard limit, because an operation that needs no message
+    may be faster.
     """
 
     LINKS = "links"

@@ -1,9 +1,9 @@
 """Compute how long an algorithm keeps each kind of link busy: seconds per byte of payload, and latencies.
 
-The messages of an algorithm are proportional to the payload. The times of all payloads therefore follow from the
-messages of a payload of one byte. The time of a message is a line, `latency + slope * bytes`, where `bytes` is the
-payload. The time of a phase is the maximum of a few lines. A line is dropped if another line is larger at every
-payload.
+The sizes of an algorithm's messages are proportional to the payload. The times of all payloads can therefore be
+computed from the messages for a payload of one byte. As a function of the payload, the time of a message is a line:
+`latency + slope * bytes`. The time of a phase is the maximum of a few such lines. A line is dropped if another line is
+larger at every payload.
 
 If a phase occurs several times, its load is computed once. If several machines have the same paths, the paths of a
 small world are computed once for all these machines.
@@ -110,7 +110,7 @@ def _schedule(op: str, algorithm: str, call: Call) -> Sequence[Phase] | None:
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
     """Return a Load for each phase, without phases that have no messages.
 
-    The messages of `phases` must have the sizes for a payload of one byte.
+    The phases must be those for a payload of one byte.
     """
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
@@ -201,7 +201,7 @@ class _RoutedPhase:
 
 
 def shift(world: World) -> list[Phase]:
-    """Return the phase of sendrecv in which each rank sends S to the next rank, and the last rank to the first.
+    """Return the phase of sendrecv, in which each rank sends S to the next rank. The last rank sends to the first rank.
 
     The list is empty for a single rank.
     """

@@ -1,11 +1,10 @@
 """Look up the traits of another tool: what the suite must know about the tool and its logs.
 
-Only the module in `logs/readers/` that reads the logs of a tool contains the name and the traits of the tool.
+One module in `logs/readers/` reads the logs of a tool. No other module contains the name and the traits of this tool.
 
-`log_traits` returns the traits of the tool from whose log a run was imported. The name of this tool is in
-`Header.transport` and `ForeignRun.tool`. `compared_statistic` is for a tool that this suite ran for comparison. The
-name of such a tool is the header's fact `tool`. The function returns the statistic that is compared with the tool's
-time.
+If a run was imported from a log, `log_traits` returns the traits of the tool that wrote the log. The name of this tool
+is in `Header.transport` and `ForeignRun.tool`. If this suite ran a tool for comparison, `compared_statistic` returns
+the statistic that is compared with the tool's time. The name of the tool is then the header's fact `tool`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from bench.core.codes import Coded
 
 @dataclass(frozen=True, slots=True)
 class LogTraits:
-    """What the suite must know about the logs of a tool. The defaults describe an unknown tool.
+    """What the suite must know about the logs of a tool. The defaults apply to an unknown tool.
 
     `copies`: whether the tool prints matrices of copies between GPUs and hosts.
     `host_memory`: whether the tool's ranks move data in host memory. Such ranks need no GPU. If the header's fact
@@ -50,7 +49,7 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """The statistic of this suite's rows that is compared with the time of a tool.
+    """Which statistic of this suite's rows is compared with the time of a tool.
 
     The default is the median over samples.
 

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
     """Return a parser that accepts the words in `words` and no other text.
 
-    `kind`: the name for such words in error messages.
+    `kind`: the name for the accepted words in error messages.
     """
 
     def parse(text: str) -> str:
@@ -222,7 +222,7 @@ def split_orders(typed: object) -> list[Any]:
 
 
 def split_matrix(typed: object) -> list[Any]:
-    """Return a list that contains a matrix as text, in the form of the command line (`0,1;2,0`).
+    """Return a list with one text, which is the matrix in the form of the command line (`0,1;2,0`).
 
     `typed`: the text itself, or a list with the rows of the matrix.
     """
@@ -233,7 +233,7 @@ def split_matrix(typed: object) -> list[Any]:
 
 
 def split_requirements(typed: object) -> list[Any]:
-    """Return a list that contains requirements as one text, in the form of the command line (`network=efa`).
+    """Return a list with one text, which has the requirements in the form of the command line (`network=efa`).
 
     `typed`: the text itself, or a mapping such as `{network: efa}`.
     """

@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Everything that determines the program of a pattern: the number of ranks, one payload and the factors of a case.
+    """The values that determine a pattern's program: the number of ranks, one payload and the factors of a case.
 
     `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """
@@ -68,7 +68,7 @@ class Pattern(ABC):
     def plans_own_rows(self) -> bool:
         """Whether the pattern chooses its own rows, instead of one row for each requested size.
 
-        A replay, for example, has the rows of its plan.
+        A replay, for example, takes its rows from its plan.
         """
         return self.replays or self.trains or self.bursts
 
@@ -150,7 +150,7 @@ class Pattern(ABC):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        The latency floor, which is the shortest time that latencies allow, is this number times the latency of a
+        The latency floor is the shortest time that latencies allow: the number of messages times the latency of a
         message.
         """
         return 1
@@ -205,7 +205,8 @@ class BlockPattern(Pattern):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        After so many messages, all ranks can have the block of one rank, or one rank can have the blocks of all ranks.
+        After this number of messages, all ranks can have the block of one rank, or one rank can have the blocks of all
+        ranks.
         """
         return log2_steps(num_ranks)
 
@@ -238,7 +239,7 @@ class AllReducePattern(Pattern):
     def min_steps(self, num_ranks: int) -> int:
         """Return the smallest number of messages that must follow one another in an operation.
 
-        After so many messages, every rank can have data from all other ranks.
+        After this number of messages, every rank can have data from all other ranks.
         """
         return log2_steps(num_ranks)
 
@@ -337,8 +338,8 @@ class PairPattern(Pattern):
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
     """Divide the members into equal parts, and return the bytes that enter or leave the busiest part.
 
-    The result is the larger of the entering and the leaving bytes. Bytes inside a part are not counted. The first part
-    has members 0, 1, ..., and the next part has the members after them.
+    If different numbers of bytes enter and leave the busiest part, the result is the larger number. Bytes inside a part
+    are not counted. The first part has members 0, 1, ..., and the next part has the members after them.
 
     `flows`: the source, the target and the bytes of each message.
     """

@@ -76,7 +76,7 @@ class Tiled:
     def row_bytes(self) -> int:
         """The size of a row in bytes.
 
-        A row is the shortest content that has only whole periods and only whole elements, for every element type.
+        A row is the shortest content that consists of whole periods, and also of whole elements of every type.
         """
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
@@ -236,8 +236,8 @@ class _Extreme(_Exact):
 class _Average(_Exact):
     """The rule for avg.
 
-    For each element, only two members have a value other than 0. If more members had other values, the result would
-    depend on whether a library scales the values before or after it adds them.
+    For each element, only two members have a value other than 0. If more members had values other than 0, the result
+    would depend on whether a library scales the values before or after it adds them.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:

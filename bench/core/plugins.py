@@ -67,7 +67,7 @@ def load(kind: str, name: str) -> ModuleType:
     """Return the module of a plug-in.
 
     Raises UsageError with the nearest name if there is no such plug-in. Raises UsageError with the name of the file if
-    the file lacks a definition that its kind needs.
+    the file lacks a definition that every plug-in of this kind needs.
     """
     check(kind, name)
     package = ".".join(filter(None, ("bench", FOLDERS[kind].replace("/", "."), name)))

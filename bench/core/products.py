@@ -13,8 +13,8 @@ a matrix therefore determine all other rows, and swapped tiles are detected.
 
 Every partial sum is an integer. The signs of s are chosen so that the running sum of s(k) t(k), in order of k, stays
 between -STEERED and STEERED. All types of TYPES are summed in float32 or wider, and float32 represents all integers up
-to 2^24 exactly. Partial sums stay far below this limit in any usual order of summation. For example, a GPU may sum
-ranges of k separately, or a lane of a vector unit may sum every n-th k.
+to 2^24 exactly. Partial sums stay far below 2^24 in any usual order of summation. For example, a GPU may sum ranges of
+k separately, or a lane of a vector unit may sum every n-th k.
 """
 
 from __future__ import annotations

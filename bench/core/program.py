@@ -66,7 +66,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Sends and receives that are posted together and completed together."""
+    """The send and receive operations that a rank posts together and completes together."""
 
     sends: tuple[Message, ...] = ()
     recvs: tuple[Message, ...] = ()
@@ -79,7 +79,7 @@ class Copy:
     `source_on`: the member whose GPU holds the source bytes, or None if the bytes are in host memory.
     `target_on`: the member whose GPU holds the target bytes, or None if the bytes are in host memory.
 
-    If one process has memory on two GPUs, the member with the GPU is not always the member with the buffer.
+    If one process has memory on two GPUs, a buffer of one member may be on the GPU of another member.
     """
 
     source: int
@@ -131,9 +131,9 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether a step is a copy, a matrix product or a read. A single rank runs such a step without other ranks.
+    """Check whether a step is a copy, a matrix product or a read.
 
-    A message library cannot run such steps.
+    A single rank runs these types of steps without other ranks. A message library cannot run these steps.
     """
     return isinstance(step, CopyStep | Product | Read)
 

@@ -127,8 +127,8 @@ class Contention:
     `aggressor_bytes`: payload of the aggressors' pattern.
     `rates_bytes_per_s`: the aggressors' busbw in each block with aggressors.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each block with aggressors, the smallest share of the block that any aggressor spent inside its calls.
-        The list is empty if the row is modelled.
+    `busy`: for each block with aggressors, the share of the block that an aggressor spent inside its calls. The share
+        is the smallest of all aggressors. The list is empty if the row is modelled.
     """
 
     aggressor: str
@@ -143,7 +143,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSamples:
-    """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
+    """The times of three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The samples of the record itself are the times of the collective while products run. A product multiplies matrices
     of `order` rows with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted`
@@ -171,7 +171,7 @@ class OverlapSamples:
 
 @dataclass(frozen=True, slots=True)
 class BesideSamples:
-    """Times of copies that ran at the same time. A copy is timed only while the other copies still run.
+    """The times of copies that ran at the same time. A copy is timed only while the other copies still run.
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
     `num_partly_alone`: number of samples in which a copy ended while the timed part of another copy on the same host
@@ -194,7 +194,7 @@ class ReadSamples:
     `copy_s`: after some passes, the time to copy the same number of bytes in memory.
 
     If training steps consume the data in batches, these fields have one value for each pass. Each value is a mean over
-    the steady part of the pass, without its beginning and end.
+    the steady part of the pass, without the beginning and the end of the pass.
 
     `wait_s`: the time from the end of a step until the next batch is ready.
     `step_s`: the duration of a step.
@@ -234,9 +234,9 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the measurements of all ranks. If a rank reports a failure, return the first failure instead.
 
-    For each pass, CPU time and waiting time are the longest of any rank. The device bytes of a warm pass are the
-    largest number of any rank. The device bytes of another pass are the smallest number of any rank. All other values
-    are those of the first rank.
+    For each pass, CPU time and waiting time are the longest of any rank. For warm passes, the device bytes are the
+    largest number of any rank. For all other passes, they are the smallest number of any rank. All other values are
+    those of the first rank.
 
     `proofs`: the measurements of each rank, or None for a rank that read nothing.
     """
@@ -312,7 +312,7 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSamples:
-    """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
+    """The times of steps with and without checkpoints, in alternating blocks. The record's samples are the write times.
 
     All values are those of the slowest rank. A block has two lists: the seconds of each step, and the seconds of each
     step's exchange. Fields whose names end in `_alone_s` are from blocks without a checkpoint. `exchange_during_s` has

@@ -1,4 +1,4 @@
-"""Remarks that limit or explain results, as codes with facts, in a results file's header and in a plan."""
+"""Define remarks that limit or explain results. Plans and headers of results files store them as codes with facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.core.codes import Code, Coded
 
 @dataclass(frozen=True, slots=True)
 class CodedRemark(Coded):
-    """A remark that limits or explains the results, so that a reader of the results must know it."""
+    """A remark that limits or explains the results. Readers of the results must know it."""
 
 
 class RemarkCode(Code):

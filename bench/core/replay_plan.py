@@ -2,9 +2,8 @@
 
 `job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
 file. Rank 0 decides which started rank replays which recorded rank. A rank runs its operations one after another. For
-each operation, a plan has two work times of a rank. The first is the work before the call of the operation. The second
-is the work between this call and the wait for the operation. The replay therefore overlaps work and exchanges as the
-recorded job did.
+each operation of a rank, a plan has two work times: one before the call, and one between the call and the wait for the
+operation. The replay therefore overlaps work and exchanges as the recorded job did.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One rank's work around an operation, in seconds.
+    """The work times of one rank before and during an operation, in seconds.
 
     `before_s`: the work between the rank's previous call or wait and the call of this operation.
     `wait_s`: the work between the call and the wait for the operation. The value is None if the rank does not wait
@@ -125,8 +124,8 @@ def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
     If the recorded job had more than `num_ranks` ranks, only some of them are replayed: either the first ranks, or
-    ranks at equal distances. The function chooses whichever of these two sets takes part in more exchanges. If only
-    some members of a group are replayed, the group keeps these members. If the recorded job had fewer than `num_ranks`
+    ranks at equal distances. The function chooses the set of ranks that takes part in more exchanges. If only some
+    members of a group are replayed, the group keeps these members. If the recorded job had fewer than `num_ranks`
     ranks, the additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:

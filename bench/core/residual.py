@@ -132,7 +132,7 @@ class Residual:
 
     @property
     def flops(self) -> int:
-        """The operations of one sample's forward and backward pass, 3 times those of the forward pass."""
+        """The operations of the forward and the backward pass of one sample: 3 times those of the forward pass."""
         return 3 * (sum(each.flops for each in self.convolutions()) + 2 * self.features * self.classes)
 
     @property

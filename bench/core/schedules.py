@@ -1,4 +1,4 @@
-"""Compute the phases of messages in which a collective runs. For most collectives, there are several algorithms.
+"""Compute the phases of a collective's messages. For most collectives, there are several algorithms.
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. This module has the usual textbook algorithms (Thakur, Rabenseifner and Gropp, Optimization of Collective
@@ -100,7 +100,7 @@ def algorithms(op: str) -> tuple[str, ...]:
 
 
 def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
-    """Return the phases of one collective, or None if this algorithm cannot run on such a group.
+    """Return the phases of one collective, or None if the algorithm cannot run on the group.
 
     A group of one rank has no phases.
     """
@@ -185,8 +185,8 @@ def chain_reduce(call: Call) -> Phases:
 def _ring_step(groups: Sequence[Sequence[int]], call: Call, num_bytes: float) -> Floats:
     """Return one step of a ring in each of several groups.
 
-    In one step of a ring, every member sends `num_bytes` to the next member. In all groups, members with the same
-    numbers must be together in a node.
+    In one step of a ring, every member sends `num_bytes` to the next member. If members i and j share a node in one
+    group, they must share a node in every group.
     """
     sources, targets, shares = _ring(tuple(groups[0]), call.ranks_per_node, call.mesh)
     ranks = np.array(groups)
@@ -222,9 +222,9 @@ def _ring(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> tuple[Ints
 def _zigzag(steps: Ints) -> Ints:
     """Return the offsets 0, 1, -1, 2, -2, ... of the steps 0, 1, 2, ... on a path through all members of a node.
 
-    A path from member m reaches, in each step, the member with the number m plus the offset. Every member has such a
-    path and its mirror image. All these paths together use each link of a mesh equally often (Williams, Experimental
-    designs balanced for the estimation of residual effects, 1949).
+    A path from member m reaches, in each step, the member with the number m plus the offset. One such path and its
+    mirror image begin at every member. All these paths together use each link of a mesh equally often (Williams,
+    Experimental designs balanced for the estimation of residual effects, 1949).
     """
     return (steps + 1) // 2 * np.where(steps % 2, 1, -1)
 
@@ -355,7 +355,7 @@ def direct(call: Call) -> Phases | None:
     """Return the phase of allgather or reducescatter in one node, in which each rank sends S/n to every other rank.
 
     The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. The
-    schedule has log2 n latencies for these starts, as many as a tree needs.
+    schedule counts log2 n latencies for starting these messages, as many as a tree needs.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -460,8 +460,8 @@ def tree_scatter(call: Call) -> Phases:
     """Return the phases of a scatter along a binomial tree.
 
     The members form a ring that begins at the root. The root sends half of all blocks to the member halfway round the
-    ring. Each half of the ring then has one member with blocks. In each half, this member sends half of its blocks to
-    the member in the middle of the half, and so on.
+    ring. After that, one member in each half of the ring has blocks. This member sends half of its blocks to the member
+    in the middle of its half, and so on.
     """
     ranks = np.roll(call.ranks, -call.root)
     phases = []
@@ -501,7 +501,7 @@ _Rounds = list[list[tuple[int, int]]]
 def _tree_rounds(call: Call) -> _Rounds:
     """Return the rounds of a binomial tree. A round is a list of (source, target) pairs.
 
-    In each round, the number of ranks that have the data at most doubles.
+    The number of ranks with the data at most doubles in each round.
     """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
@@ -537,9 +537,9 @@ def at_once_alltoall(call: Call) -> Phases | None:
     """Return the phases of an alltoall in which every rank sends to all other ranks at the same time.
 
     The links inside nodes, the network, and all links of a mesh carry data at the same time. NCCL and RCCL post all
-    messages of a rank as one group. A rank starts its messages one after the other. The schedule has log2 n latencies
-    for these starts, as many as a tree needs. If `call.alike` is true, messages to the next node represent the messages
-    to all other nodes.
+    messages of a rank as one group. A rank starts its messages one after the other. The schedule counts log2 n
+    latencies for starting these messages, as many as a tree needs. If `call.alike` is true, messages to the next node
+    represent the messages to all other nodes.
 
     The result is None if nodes have different numbers of members, or if the schedule would have more than MOST_AT_ONCE
     messages.
@@ -584,8 +584,9 @@ def _shifts(call: Call) -> dict[tuple[int, int], tuple[Ints, Ints]]:
 
     A round is a pair of arrays: the sources, and the target of each source. In a round, the distance (shift) from
     source to target is the same for all messages. If all nodes have the same number of members, a shift is a pair (s,
-    t): s nodes, and t members within a node. Either all messages of a round then stay inside nodes, or all go between
-    nodes. If `call.alike` is true, the shift by one node represents the shifts by 1 to N - 1 nodes.
+    t): s nodes, and t members within a node. In that case, a round has either only messages inside nodes or only
+    messages between nodes. If `call.alike` is true, the result has no shifts by more than one node. The shift by one
+    node represents them.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

@@ -54,7 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return the value of a variable as it may be written to a file.
+    """Return the value of a variable in a form that may be written to a file.
 
     The result is `(masked)` if the value is a secret. A reference to an environment variable is returned unchanged.
     """

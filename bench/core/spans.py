@@ -63,7 +63,7 @@ def minus(one: Spans, other: Spans) -> Spans:
 
 
 def clip(spans: Spans, start: float, end: float) -> Spans:
-    """Return the part of a union between two times."""
+    """Return the part of a union that lies between two times."""
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     behind = int(np.searchsorted(spans[:, 0], end, side="left"))
     return np.clip(spans[first:behind], start, end)

@@ -1,4 +1,4 @@
-"""Describe a model to train by its sizes.
+"""Define the sizes that describe a model to train.
 
 A workload sets the sizes, and options can change them. No weights are loaded from a file.
 """
@@ -77,7 +77,7 @@ class Transformer:
 
     @property
     def head(self) -> int:
-        """The number of weights behind the last layer."""
+        """The number of weights after the last transformer layer: a norm and the output matrix."""
         return 2 * self.hidden + self.hidden * (self.vocabulary or NUM_CLASSES)
 
     @property

@@ -1,8 +1,8 @@
 """Define a profiler's record of a training job on one rank. All readers of traces produce this form.
 
 A reader in `logs/traces/` fills a `RankTrace` from a file. The package `job/` matches the traces of the ranks and
-explains the steps. All times are in seconds since `RankTrace.epoch_s`, by the clock of the file. Times of two ranks are
-comparable only after `job/align.py` has aligned the clocks.
+explains the steps. All times are in seconds since `RankTrace.epoch_s`, by the clock of the file. The times of two ranks
+can be compared only after `job/align.py` has aligned the clocks.
 
 Events are stored in numpy arrays, because a trace has many events with the same few fields. An *array of spans* has the
 shape (n, 2) and the type float64. A row has the start and the end of one event, and rows are sorted by start. Spans may

@@ -1,7 +1,7 @@
 """Look up the traits of training strategies, and arrange the ranks for a strategy. No training library is loaded.
 
 Each file of `transports/strategies/` declares `STRATEGY`, the class that trains, and one `TRAITS = StrategyTraits(...)`
-of literal values. `strategy_traits` reads these values from the source. No other file names a strategy.
+of literal values. `strategy_traits` reads the traits from the source. No other file names a strategy.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class _Stream:
         """Let `seconds` pass, and reduce the bytes that each message must still send.
 
         `rates`: the rate of each message. The rate is 0 for a message that has not begun or has arrived.
-        `now`: the time at the end of these seconds.
+        `now`: the time when `seconds` have passed.
         """
         import numpy as np
 

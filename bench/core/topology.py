@@ -100,9 +100,9 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
 
     `among`: the ranks to use. The default is all ranks of the world.
 
-    All rounds have the same number of groups. If the groups are pairs, a round is made only when the round is accessed.
-    Many rounds therefore need no memory. Raises UsageError if the groups would have different sizes, or if the topology
-    or the order is invalid.
+    All rounds have the same number of groups. If the groups are pairs, a round is made only when it is accessed, which
+    saves memory. Raises UsageError if the groups would have different sizes, or if the topology or the order is
+    invalid.
     """
     if topology.endswith(IN_TURN):
         (at_once,) = rounds(world, check_topology(topology).removesuffix(IN_TURN), order, among)

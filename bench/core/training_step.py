@@ -38,7 +38,7 @@ HOP = -1  # in the waits of a step: a wait for one message of one rank, not for 
 class StepVariant(StrEnum):
     """A variant of the step.
 
-    Two variants can differ in one part of the step. The difference of their times is then the cost of that part.
+    If two variants differ in one part of the step, the difference between their times is the cost of that part.
     """
 
     FULL = "full"
@@ -136,7 +136,7 @@ class StepTimes:
 
 
 def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
-    """Return one mean step for every `num` successive steps.
+    """Return the mean step of every `num` successive steps.
 
     `step_s` and `segments_s` are means over the `num` steps. The mean step has the buckets and the waits of all `num`
     steps, in order. Each wait is divided by `num`.
@@ -162,8 +162,8 @@ def parts_of(
     """Divide a step into parts. Each argument has one entry per rank.
 
     An exchange ends on all ranks at the same time. A rank that is ready d seconds before the last rank therefore waits
-    d seconds longer. The shortest wait of any rank is the time of the exchange after all ranks were ready. The rest of
-    a rank's wait is imbalance. The function never compares the clocks of two ranks.
+    d seconds longer. The shortest wait of any rank is therefore the time that the exchange takes once all ranks are
+    ready. The rest of a rank's wait is imbalance. The function never compares the clocks of two ranks.
 
     `exposed_s`: the time of the exposed exchange (`exposed_of`), if ranks wait several times in a step. The list is
         empty if the ranks wait for each other only once in a step.
@@ -189,9 +189,9 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
     `waits`: the field `waits` of StepStamps, for each rank.
 
-    The k-th wait in a group is, on all members of the group, the wait for the same exchange. The member with the
-    shortest wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a
-    single message. The sender of such a message does not wait. The receiver's whole wait therefore counts, even if the
+    On all members of a group, the k-th wait in this group is a wait for the same exchange. The member with the shortest
+    wait came last, so its wait is the time of the exchange itself. An entry with the group HOP is a wait for a single
+    message. The sender of a single message does not wait. The receiver's whole wait therefore counts, even if the
     sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}

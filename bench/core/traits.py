@@ -1,9 +1,9 @@
 """The traits of a transport. The traits say what the transport is and what it needs.
 
 A reader of the traits does not need the transport's library. Each file of `transports/` declares one `TRAITS =
-Traits(...)` of literal values. `traits` reads this declaration from the source without importing the file. The source
-is read for two reasons: a login node may lack the libraries when it makes a plan, and `--help` must not import any
-library. All other modules ask for traits and never name a transport (tests/test_shape.py).
+Traits(...)` of literal values. `traits` reads the value of TRAITS from the source without importing the file. The
+source is read for two reasons: a login node may lack the libraries when it makes a plan, and `--help` must not import
+any library. All other modules ask for traits and never name a transport (tests/test_shape.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.core import plugins
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The traits of one transport. The defaults describe an unknown transport, for example in another tool's log.
+    """The traits of one transport. The defaults apply to an unknown transport, for example in another tool's log.
 
     Where it runs:
 

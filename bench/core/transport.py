@@ -229,7 +229,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the library can run one of these steps only in place.
+        """Check whether the library must run at least one of these steps in place.
 
         A step runs in place if its input and output are in the same buffer.
         """
@@ -383,7 +383,8 @@ class Overlapping(Protocol):
         """Synchronise all ranks, then run collective calls and matrix products at the same time.
 
         The rank makes `num_calls` collective calls back to back. Without `collective`, only the products run. Without
-        `product`, only the collective runs. The same code times both together and each of them alone.
+        `product`, only the collective runs. The same method therefore times the calls and the products together, and
+        either of them alone.
         """
 
 
@@ -408,8 +409,8 @@ class Trainer(Protocol):
     def logged(self) -> Mapping[str, tuple[float, float]]:
         """Return two times for each segment of a step, one by linkbench's clocks and one by the library's logger.
 
-        The result is empty without a logger. The two times of a segment are means over the first steps, and are
-        complete only after one more step.
+        The result is empty without a logger. The two times of a segment are means over the first steps. They are
+        complete only when one more step has run.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:

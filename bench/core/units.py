@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """Return the shortest exact text that `parse_size` reads back: 1048576 -> '1M', 1000 -> '1000'."""
+    """Return the shortest text from which `parse_size` gets exactly this size: 1048576 -> '1M', 1000 -> '1000'."""
     for unit in ("T", "G", "M", "K"):
         if num_bytes and num_bytes % _BINARY[unit] == 0:
             return f"{num_bytes // _BINARY[unit]}{unit}"
@@ -99,7 +99,7 @@ def option_duration(option: str, text: str) -> float:
 
 
 def format_count(number: float) -> str:
-    """Return a number of things for people: `602,112`, `48.8M`, `100B`, `15T`. Suffixes are decimal."""
+    """Return a count as text for people: `602,112`, `48.8M`, `100B`, `15T`. Suffixes are decimal."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if number >= factor:
             return f"{number / factor:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""Check that every rank has arrived, directly after a library was opened. If a rank is missing, later calls hang.
+"""Check, directly after opening a library, that every rank has arrived. If a rank is missing, later calls hang.
 
 Rank 0 waits for the other ranks, so only rank 0 can name the missing ranks. Rank 0 tells the other ranks whether all
 ranks have arrived.

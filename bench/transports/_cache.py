@@ -17,7 +17,8 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 def folders() -> tuple[Path, ...]:
     """Return the cache folders to try.
 
-    If the user has a home folder, the folder in it comes before the folder in the temporary folder.
+    If the user has a home folder, the first cache folder is in the home folder. The last one is in the temporary
+    folder.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"

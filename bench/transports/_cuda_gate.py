@@ -1,12 +1,12 @@
 """Put a gate before a batch of copies. The device starts the batch only when all copies of the batch are in the queue.
 
 The gate is a kernel of one thread on the copies' stream. The kernel runs until the host writes a certain number to host
-memory. If the host does not write this number within a time limit, the kernel ends, and the measurement of the batch is
+memory. If the host does not open the gate within a time limit, the kernel ends, and the measurement of the batch is
 invalid. Without the time limit, the host could wait forever, for example if the queue is full or a debugger makes every
 launch wait.
 
-The kernels of all ranks of a host wait for the same number. When the host writes this number, the streams of all these
-ranks therefore start together.
+The kernels of all ranks of a host wait for the same number. The streams of all ranks of a host therefore start
+together, as soon as the host writes this number.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class _OwnWords:
 class SharedWords:
     """Numbers in memory that all ranks of a host share: one common number opens the gates of all these ranks.
 
-    In addition, each rank has two separate numbers. The gate's kernel writes one of these numbers when the stream
-    passes the gate. The kernel writes the other number when its time limit has passed.
+    Each rank also has two numbers of its own. The gate's kernel writes one of these numbers when the stream passes the
+    gate. The kernel writes the other number when its time limit has passed.
     """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
@@ -123,7 +123,7 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def skip(self) -> int:
-        """Return the ticket that the next gate would have, without shutting the gate.
+        """Count one gate without shutting it, and return its ticket.
 
         A rank without copies calls this method.
         """
@@ -174,7 +174,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate in memory that the ranks of a host share. Return None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share. Return None if the driver refuses shared memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

@@ -118,7 +118,7 @@ def chase_kernel(cupy: Any) -> Any:
 def chase_step(num_words: int) -> int:
     """Return how many words apart two successive loads are.
 
-    With this distance, the loads visit each of the `num_words` words exactly once, modulo `num_words`.
+    At this distance, modulo `num_words`, the loads visit each of the `num_words` words exactly once.
     """
     step = max(1, int(_STRIDE * num_words)) if num_words else 0
     while gcd(step, num_words) > 1:

@@ -76,8 +76,8 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of the buffers of one member.
 
-    A copy may specify where its source and its target are: on which GPU, or on the host. Bytes for which no copy
-    specifies a place are on the member's own GPU.
+    A copy may specify where its source and its target are: on which GPU, or on the host. If no copy specifies a place
+    for some bytes, these bytes are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -94,7 +94,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """Yield (begin, bytes, place) for each range of this member's buffer for which a copy specifies a place.
+    """Yield the ranges of this member's buffer whose place a copy specifies, as (begin, bytes, place).
 
     A place is a GPU or the host.
     """
@@ -109,8 +109,8 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
     """Yield all successive ranges of a buffer.
 
-    A range in `named` has a specified place. All other ranges have no specified place. A range that occurs twice in
-    `named` is yielded once.
+    Ranges in `named` have a place (a GPU or the host). All other ranges have none. A range that occurs twice in `named`
+    is yielded once.
     """
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):

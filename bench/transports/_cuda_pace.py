@@ -51,7 +51,7 @@ class Pace:
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 
     def extra(self, num_calls: int, num_copies: int) -> list[int]:
-        """For each copy of this rank, return the number of uncounted calls after `num_calls` counted calls."""
+        """Return, for each copy of this rank, how many uncounted calls follow `num_calls` counted calls."""
         if max(self._num_beside, num_copies) < 2:
             return [0] * num_copies
         # Until the times are known, the other copies continue for twice the time, as in nvbandwidth.

@@ -83,7 +83,7 @@ class CopyTimes:
 
 
 class _Countdown:
-    """Counts the streams whose timed copies have not ended yet."""
+    """The number of streams whose timed copies have not ended yet."""
 
     def __init__(self, num: int) -> None:
         self._num, self._lock = num, threading.Lock()
@@ -148,8 +148,8 @@ class CopyProgram:
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
         """Enqueue the timed copies of the buffer sets in `order`, between two events.
 
-        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. The
-        uncounted copies and a second event come after this event.
+        The streams of all copies wait for the first event. On each stream, an event follows the timed copies. After
+        this event, the uncounted copies and a second event follow.
 
         `extra`: for each stream, the number of uncounted copies.
         """
@@ -175,7 +175,8 @@ class CopyProgram:
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
         """Wait for all copies.
 
-        Return the times of the sample. The GPU's events give the copies' ends, and the caller gives the host's times.
+        Return the times of the sample. The ends of the copies come from events on the GPU. The times on the host are
+        arguments.
         """
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)
@@ -201,8 +202,8 @@ class CopyProgram:
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
         """Time copies of pageable memory with the host's clock.
 
-        The calling thread itself makes such copies, so two concurrent directions need two threads. Each thread
-        continues with uncounted copies until the timed copies of all threads have ended.
+        The calling thread itself makes copies of pageable memory, so two concurrent directions need two threads. Each
+        thread continues with uncounted copies until the timed copies of all threads have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(

@@ -72,7 +72,7 @@ def _process_numbers() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The description of a rank's buffers that the rank sends to other ranks.
+    """A description of one rank's buffers. The rank sends this description to other ranks.
 
     `handle`: the handle of the rank's GPU allocation.
     `why_none`: why there is no handle.

@@ -20,7 +20,7 @@ from bench.transports._cuda_program import CopyProgram, CopyTimes
 
 
 class CopyTimer:
-    """Times the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
+    """A timer for the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class CopyTimer:
         sync: Callable[[], None],
         barrier: Callable[[], None],
     ) -> None:
-        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits only for all ranks."""
+        """`sync`: waits for this rank's GPU and for all ranks. `barrier`: waits for all ranks, but not for the GPU."""
         self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -151,8 +151,8 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
     """Test whether a gate works with copies between pinned memory and the GPU.
 
     Return the gate, or the reason why the gate does not work. A driver may stage these copies, for example if the GPU's
-    memory is encrypted. A gate does not work with such a driver. With such a driver, the call that issues a copy would
-    not return until the gate opens.
+    memory is encrypted. A gate does not work if the driver stages copies, because the call that issues a copy would not
+    return until the gate opens.
 
     `make`: builds the copies.
     """

@@ -3,7 +3,7 @@
 The time of a message is half the time of a ping-pong. Each time is the shortest of several measurements. A staged
 message is copied to pinned host memory, sent, and copied to the receiver's device memory. If messages from device
 memory are not faster than staged messages, the library itself stages messages. If messages from device memory are
-faster than staged messages, the library may still stage them, in overlapping pieces.
+faster, the library may still stage these messages, in overlapping pieces.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Loop:
 
         After the call, `next_set` is the buffer set that follows the last used set.
 
-        `counts`: how many calls the loop's function makes. The function of the loop gets these numbers as arguments.
+        `counts`: how many calls the loop's function makes. The function gets the numbers in `counts` as arguments.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()

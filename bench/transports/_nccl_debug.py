@@ -3,8 +3,8 @@
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
 call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot enable or disable TUNING
-lines at run time. If `--require` needs TUNING lines with such a version, linkbench enables these lines for all calls
-and adds a note.
+lines at run time. If `--require` needs TUNING lines from such a version, linkbench enables the lines for all calls and
+adds a note.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class Debug:
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
         """Run an untimed call. Return the choice that NCCL made for this call.
 
-        Return None if NCCL does not report its choice. Afterwards, another untimed call lets NCCL read the setting that
-        disables the TUNING lines again.
+        Return None if NCCL does not report its choice. Afterwards, disable the TUNING lines, and make a second untimed
+        call, in which NCCL reads this setting.
 
         `reset`: ncclResetDebugInit, on all ranks or on no rank. After this call, NCCL reads its variables again before
             it prints the next line.
@@ -254,7 +254,7 @@ def _expanded(name: str) -> str:
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
     """Find the first condition of `--require` that NCCL does not meet, or that cannot be checked.
 
-    Return a text about this condition. The text states what NCCL reported. Return None if all conditions are met. If
+    Return a text that names this condition and says what NCCL reported. Return None if all conditions are met. If
     `seen` is given, the function checks only the condition on `network`. If `seen` is None, the function compares the
     conditions on `algorithm` and `protocol` with `choice`.
     """

@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. The value CUDA means that the build supports neither CUDA nor HIP."""
+    """What a build of torch lacks. The value CUDA stands for "CUDA or HIP", because one of them is enough."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -65,7 +65,7 @@ def built_without(torch: Any) -> MissingPart | None:
 def is_hip(torch: Any) -> bool:
     """Check whether this torch is built for AMD GPUs.
 
-    In such a build of torch, the module `torch.cuda` uses HIP, and the library behind `nccl` is RCCL.
+    In a torch build for AMD GPUs, the module `torch.cuda` uses HIP, and the library behind `nccl` is RCCL.
     """
     return getattr(torch.version, "hip", None) is not None
 
@@ -73,7 +73,7 @@ def is_hip(torch: Any) -> bool:
 def hides(environ: Mapping[str, str]) -> bool:
     """Check whether an environment variable selects this rank's GPUs.
 
-    With such a variable, each rank may see different GPUs.
+    If an environment variable selects GPUs, each rank may see different GPUs.
     """
     return any(name in environ for name in _VISIBLE)
 
@@ -81,7 +81,7 @@ def hides(environ: Mapping[str, str]) -> bool:
 def _has_its_own(environ: Mapping[str, str]) -> bool:
     """Check whether the launcher gave each rank separate GPUs.
 
-    When all ranks meet later, they check that no two ranks have the same GPU.
+    When all ranks meet later, they check that each of them has a separate GPU.
     """
     return any(environ.get(name) for name in _VISIBLE)
 
@@ -177,7 +177,8 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 def reserve_bytes(total_bytes: int) -> int:
     """Return the bytes of GPU memory to reserve for NCCL and the driver.
 
-    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more.
+    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. This function reserves 1 GiB more than
+    nccl-tests.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 

@@ -266,7 +266,7 @@ class NcclLoop:
 
         Return _NO_SET if there is no untimed call. The untimed call warms the caches. The untimed call uses the buffer
         set of the previous call. There is no untimed call for programs that use graphs or change their input. A batch
-        with few calls also has no untimed call, because each call takes so long that the caches do not matter.
+        with few calls has no untimed call either: its calls take so long that the caches do not matter.
 
         Ranks that exchange data must all get the same result. The result depends only on the case, on `num_calls`
         (which rank 0 broadcasts), and on whether this rank has steps.

@@ -66,8 +66,8 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
     A batch with at least as many calls as sets starts at set 0. A batch with fewer calls than sets starts at the set
-    after the previous batch. If too few sets remain after the previous batch, the batch starts at set 0. This rule
-    limits the number of graphs to capture. Batches nevertheless use more than half of the sets.
+    that follows the last set of the previous batch. If too few sets follow, the batch starts at set 0. This rule limits
+    the number of graphs to capture. Batches nevertheless use more than half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 

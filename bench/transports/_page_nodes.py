@@ -15,8 +15,8 @@ _MOST_PAGES = 1024
 def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
     """Count the pages of this memory on each NUMA node. At most 1,024 evenly spaced pages are examined.
 
-    Pages without a node are not counted. These are pages that were never written, and pages of a device. The result is
-    empty if the kernel does not report nodes.
+    The function does not count pages that have no node: pages that were never written, and pages of a device. The
+    result is empty if the kernel does not report nodes.
     """
     number = _MOVE_PAGES.get(platform.machine())
     if number is None or num_bytes <= 0:

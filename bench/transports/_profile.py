@@ -14,7 +14,7 @@ from bench.transports import _torch
 
 
 class TorchProfile:
-    """Records with torch's profiler. The trace includes the sizes of collectives.
+    """A recording by torch's profiler. The trace includes the sizes of collectives.
 
     The profiler writes one file for each rank.
     """

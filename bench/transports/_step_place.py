@@ -38,7 +38,7 @@ class HostPlace:
         return time.perf_counter()
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds. Only differences between such times have a meaning."""
+        """Return the time of a mark in seconds. Only the difference between the times of two marks has a meaning."""
         return float(mark)
 
     def is_models_stream(self) -> bool:
@@ -124,7 +124,7 @@ class GpuPlace:
     def follows(self, group: int) -> None:
         """Record that the current stream has waited for a call of a group.
 
-        An event that this stream records from now on is therefore also an event after the call.
+        Every event that this stream records later therefore comes after this call, too.
         """
         self._followed[self._cuda.current_stream()] = group
 
@@ -132,14 +132,14 @@ class GpuPlace:
     def noting_events(self, note: Callable[[int, Any, Any], None]) -> Iterator[None]:
         """Return a context that reports each wait of the model's stream for an exchange that runs on another stream.
 
-        A library may call a group on a separate stream and then record an event on this stream. The context calls
-        `note` when the model's stream waits for such an event. The arguments of `note` are the number of the group, the
-        mark before the wait, and the mark after the wait.
+        A library may make a call of a group on a separate stream, and then record an event on that stream. The context
+        calls `note` when the model's stream waits for an event that was recorded after a call of a group. The arguments
+        of `note` are the number of the group, the mark before the wait, and the mark after the wait.
 
         The context replaces the methods `record` and `wait` of torch.cuda.Event. The methods of torch.cuda.Stream call
-        the replaced methods, so their waits are also recorded. A stream of torch.accelerator is a different class and
-        waits in C++, so the context does not record its waits. FSDP waits for such a stream only if weights were
-        gathered but then not used.
+        the replaced methods, so their waits are also recorded. Streams of torch.accelerator have a different class and
+        wait in C++, so the context does not record their waits. FSDP waits for a stream of torch.accelerator only if
+        weights were gathered but then not used.
         """
         events, followed = self._cuda.Event, self._followed
         record, wait = events.record, events.wait
@@ -194,9 +194,9 @@ class GpuPlace:
         self._cuda.reset_peak_memory_stats(self._device)
 
     def restart(self) -> None:
-        """Begin a block of steps. Times of marks are measured from this moment.
+        """Begin a block of steps. The times of marks are measured from the start of the block.
 
-        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of these
+        CUDA returns times in milliseconds as floats with 24 significant bits. After a minute, the resolution of CUDA's
         times is 4 us.
         """
         self._origin = self.mark()

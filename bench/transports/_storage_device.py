@@ -1,4 +1,4 @@
-"""Let a pass over a data set deliver its records to a GPU.
+"""Deliver the records of a data set to a GPU.
 
 Records are read into host memory, and the copy transport copies the records to the GPU.
 """

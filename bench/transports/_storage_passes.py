@@ -223,7 +223,7 @@ class Passes:
     def _open(self, layout: RecordLayout) -> None:
         """Make the reader and start the worker processes.
 
-        If files are written again, their names do not change. This method is therefore called only once.
+        If files are written again, their names do not change, so this method is called only once.
         """
         case, work = self._case, self._preparation
         results = self._on_gpu.memory if self._on_gpu else self._results

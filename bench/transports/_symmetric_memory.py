@@ -54,7 +54,7 @@ class SymmetricMemory:
     """Runs one of torch's allreduce algorithms over symmetric memory on this rank's GPU."""
 
     def __init__(self, torch: Any, device: Any, how: str) -> None:
-        """`how`: the algorithm, one of the values of SYMMETRIC in `core/case.py` except none."""
+        """`how`: the algorithm, which is a value of SYMMETRIC in `core/case.py` other than "none"."""
         self._torch, self._device, self._how = torch, device, how
         self.in_place = how in ("two-shot", "multimem")
         self._library: Any = None

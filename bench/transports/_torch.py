@@ -75,8 +75,8 @@ def load_torch() -> Any:
 def is_lost_contact(error: BaseException) -> bool:
     """Check whether an error means that a connection broke, or that a peer did not respond in time.
 
-    Gloo and torch's store raise no special exception in these two cases. The function therefore searches the text of
-    the error.
+    Gloo and torch's store raise no special exception for lost connections or timeouts. The function therefore searches
+    the text of the error.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
@@ -240,7 +240,7 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane, which sends CPU tensors within a process group of torch.
 
-    Any process could join an open rendezvous. Pickled objects from such a process would be dangerous. Messages are
+    Any process could join an open rendezvous. Pickled objects from an unknown process would be dangerous. Messages are
     therefore JSON. Messages of torch's own functions would be pickled objects. A seal protects each message. The seal
     contains the run's secret, the number of the message, and the sender.
     """
@@ -348,9 +348,9 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """Return a call of one collective, in which the tensors are already bound.
+    """Return a call of one collective, with the tensors as bound arguments.
 
-    torch's all_reduce and reduce overwrite their input, so these calls get the receive tensor.
+    torch's all_reduce and reduce overwrite their input, so these calls work on the receive tensor.
 
     `send`, `recv`: one-dimensional tensors of the whole buffers, with the element type.
     """

@@ -1,4 +1,4 @@
-"""Count the operations of a training step with torch, to check the formula that uses only the model's sizes."""
+"""Let torch count the operations of a training step, to check the formula that uses only the model's sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def counted_flops(step: Callable[[], Any]) -> int:
 
 
 def _attention_on_host() -> dict[Any, Callable[..., int]]:
-    """Return functions that count the floating-point operations of attention on hosts.
+    """Return functions that count the floating-point operations of attention if it runs on the CPU.
 
     The counter of torch lacks such functions. The functions use torch's own formulas.
     """

@@ -208,7 +208,7 @@ class StepTrainer:
         return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s, self._place)
 
     def logged(self) -> dict[str, tuple[float, float]]:
-        """Return two mean times of the forward and backward segments in the first steps.
+        """Return, for the forward and for the backward segment, two mean times over the first steps.
 
         One time is by linkbench's clocks, and the other time is by the library's own logger.
         """

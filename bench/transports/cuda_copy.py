@@ -130,7 +130,7 @@ class CudaCopy(Transport):
     def _open_gate(self) -> Coded | None:
         """Open a gate on all ranks, or on none if any rank cannot have a gate.
 
-        A comparison of times with a gate and times without a gate would be meaningless.
+        Times with a gate and times without a gate cannot be compared.
         """
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
@@ -281,7 +281,7 @@ class CudaCopy(Transport):
     def open_groups(self, groups: Round) -> None:
         """Store this rank's group.
 
-        A later allocation needs the group, because buffers may be on the GPU of another member. Each rank closes its
+        `allocate` later needs the group, because buffers may be on the GPU of another member. Each rank closes its
         mappings of other ranks' memory, before any rank frees old memory.
         """
         self._reach.close()
@@ -292,7 +292,7 @@ class CudaCopy(Transport):
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Return buffers. For each copy of `steps`, source and target are on the GPU or host that the copy specifies.
 
-        If a copy specifies nothing, its data are on this rank's GPU. Every page is written.
+        If a copy specifies no place, its data are on this rank's GPU. Every page is written.
         """
         self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)

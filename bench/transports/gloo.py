@@ -1,6 +1,6 @@
 """Run Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
 
-torch has no out-of-place all_reduce and reduce, so their rows are marked in_place.
+torch has no out-of-place all_reduce and reduce, so rows of these collectives are marked in_place.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Gloo(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed, in which the tensors are already bound."""
+        """Return functions of torch.distributed, with the tensors as bound arguments."""
         assert isinstance(buffers, _host.HostBuffers)
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy
@@ -231,8 +231,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        Possible reasons are that the order of the hook's exchanges would differ between ranks, that the hook would
-        compress nothing, or that layers cannot be compiled.
+        Possible reasons: layers cannot be compiled, the hook would compress nothing, or the order of the hook's
+        exchanges would differ between ranks.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

@@ -92,9 +92,10 @@ class FabricModel:
     ) -> tuple[list[float], list[float]]:
         """Return two lists with the seconds that each group needs to run all its steps once.
 
-        In the first list, each group runs without other groups. In the second list, all groups run at the same time.
-        The last group is `others`. Every group repeats its steps without waiting for the other groups. The simulation
-        uses the algorithms that are fastest without contention. Raises UsageError if a required rate is unknown.
+        In the first list, `groups` run at the same time without `others`, and `others` runs alone. In the second list,
+        all of them run at the same time. The last element of each list is for `others`. Every group repeats its steps
+        without waiting for the other groups. The simulation uses the algorithms that are fastest without contention.
+        Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
         ours = self._sequences(groups, steps)

@@ -114,8 +114,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has the loop. Otherwise, return None.
 
-        Times that different loops measured cannot be compared. Raises RefusedError if the user requested `--loop
-        compiled` or `--timer library` and some rank has no compiled loop.
+        Ranks must not use different loops, because the times of different loops cannot be compared. Raises RefusedError
+        if the user requested `--loop compiled` or `--timer library` and some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:
@@ -149,7 +149,7 @@ class Mpi(Transport):
     def world_and_bytes(self) -> tuple[Any, Any]:
         """Return COMM_WORLD and MPI's type for one byte.
 
-        The transport mpi_cuda uses both for messages that are not measured.
+        The transport mpi_cuda uses this communicator and this type for messages that are not measured.
         """
         return self._world, self._mpi.BYTE
 
@@ -239,7 +239,7 @@ class Mpi(Transport):
     def before_each(self) -> None:
         """Wait in one or more barriers. The default is two barriers.
 
-        Ranks of MPICH leave a single barrier 5 us apart. They leave a second barrier 0.5 us apart.
+        With MPICH, ranks leave a single barrier 5 us apart, but leave a second barrier 0.5 us apart.
         """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()

@@ -2,8 +2,8 @@
 
 The control plane uses Gloo. The synchronisation before each call also uses Gloo, so it does not use the measured path.
 In torch, all_reduce and reduce can only overwrite their input. Rows of these collectives are therefore marked in_place.
-Operations without arithmetic move the data as plain bytes. They therefore also work for element types that NCCL lacks.
-NCCL's output shows which network and algorithm NCCL used (docs/nccl.md).
+Operations without arithmetic move the data as plain bytes. These operations therefore also work for element types that
+NCCL lacks. NCCL's output shows which network and algorithm NCCL used (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Nccl(Transport):
             raise MeasurementError(f"{void}{self._whose_output()}: nothing is measured")
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether torch, or its kernels for symmetric memory, can run any of the steps only in place."""
+        """Check whether torch, or its kernels for symmetric memory, must run at least one of the steps in place."""
         return super().must_be_in_place(self._symmetric.not_out_of_place(steps) if self._symmetric else steps)
 
     def _whose_output(self) -> str:
@@ -218,8 +218,8 @@ class Nccl(Transport):
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Return why NCCL cannot run a step. Return None if NCCL can run the step.
 
-        First, compare the type and the reduction with NCCL's documentation. After this comparison, the ranks run one
-        tiny call of the same type. All ranks must check the same step.
+        First, compare the type and the reduction with NCCL's documentation. Then run one tiny call of the same type on
+        all ranks. All ranks must check the same step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
@@ -322,7 +322,7 @@ class Nccl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return functions of torch.distributed, in which the tensors are already bound.
+        """Return functions of torch.distributed, with the tensors as bound arguments.
 
         Sends and receives are always posted together, as one batch. A plain send or receive would build a separate
         communicator for every pair of ranks. Before a program with a collective is timed, the transport calls it once,

@@ -160,7 +160,7 @@ class NcclDirect(Transport):
     def _shared_memory(self) -> Any:
         """Return memory that all ranks share.
 
-        Return None if the ranks are on several hosts or cannot map such memory.
+        Return None if the ranks are on several hosts or cannot map shared memory.
         """
         if self.place.local_size != self.place.num_ranks:
             return None

@@ -9,8 +9,8 @@ NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA 
 This transport calls NIXL through its Python interface, as inference servers do. The agents have no progress thread,
 because a call that waits also makes progress. A progress thread would need a separate CPU. GPU memory is not supported.
 
-A notification without a transfer may stay in the library until its sender makes progress again. The control plane
-therefore carries all information that ranks need before a transfer. NIXL carries only transfers.
+If a notification is sent without a transfer, it may stay in the library until its sender makes progress again. The
+control plane therefore carries all information that ranks need before a transfer. NIXL carries only transfers.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ class Nixl(Transport):
     ) -> Compiled:
         """Return calls for which all transfers are prepared.
 
-        Before the first transfer, receivers tell their senders where in memory messages must arrive. During this call,
-        the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the same
-        order.
+        Before the first transfer, receivers tell their senders where in memory messages must arrive. While a program is
+        compiled, the two ranks of each pair wait for each other. All ranks must therefore compile their programs in the
+        same order.
 
         Raises RefusedError if a rank sends a message to itself. Raises ValueError if the messages that a receiver
         expects differ from the messages that its sender sends.

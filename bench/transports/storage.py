@@ -131,7 +131,7 @@ class Storage(Transport):
         )
 
     def _lacking_device(self) -> Skip | None:
-        """If the case requests that records go to a GPU, return why the transport cannot do this."""
+        """If the case requests that records go to a GPU, return why the transport cannot deliver records to a GPU."""
         case = self.case
         if case.destination == "host":
             return None
@@ -218,7 +218,7 @@ class Storage(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the control plane's library can run these steps only in place."""
+        """Check whether the control plane's library must run at least one of these steps in place."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
     def open_groups(self, groups: Round) -> None:

@@ -82,7 +82,7 @@ class _Weights:
         self._torch, self._random = torch, torch.Generator().manual_seed(1000 + number)
 
     def matrix(self, *shape: int) -> Any:
-        """Return one or several matrices. A product with such a matrix preserves the magnitude of its input."""
+        """Return one or several matrices. A product with one of these matrices preserves the magnitude of its input."""
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
@@ -145,9 +145,9 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """For a text, predicts the next token after every token.
+        """The head, which predicts the next token after every token of a text.
 
-        For an image, predicts the class from the first token.
+        For an image, the head predicts the class from the first token.
         """
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:

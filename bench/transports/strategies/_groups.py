@@ -138,7 +138,7 @@ def _metered_class(torch: Any, kind: str) -> Any:
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to the group `_plain` if `exchanges` of the meter is True.
+        """A group that forwards calls to the group `_plain` if the meter's field `exchanges` is True.
 
         If `exchanges` is False, calls return at once.
         """
@@ -197,8 +197,8 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a version of torch.distributed.batch_isend_irecv that also batches the messages of metered groups.
 
-    Between two GPUs, messages in both directions must be one call of NCCL. For process groups of its own class, torch
-    makes one call. For other classes, torch makes one call for each message.
+    If two GPUs send messages to each other, one call of NCCL must contain the messages of both directions. For a group
+    of one of its own classes, torch makes one call. For a group of any other class, torch makes one call per message.
     """
     dist = torch.distributed
     batch = dist.batch_isend_irecv

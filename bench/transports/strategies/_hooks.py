@@ -54,7 +54,7 @@ def logged(model: Any) -> dict[str, float]:
 
 
 class BucketExchange:
-    """Exchanges buckets, compressed or uncompressed, and records two marks of each bucket: ready and done."""
+    """The exchange of buckets, compressed or uncompressed, which records two marks of each bucket: ready and done."""
 
     def __init__(self, build: Build, group: Any) -> None:
         self._build, self._group, self._meter = build, group, build.groups.meter
@@ -64,8 +64,8 @@ class BucketExchange:
     def start(self, gradients: Any, bucket: Any) -> Any:
         """Start the exchange of a bucket.
 
-        If the meter leaves exchanges out, return the rank's own gradients at once. The function nevertheless divides
-        the last bucket by the number of ranks, and computes the compression.
+        If the meter leaves exchanges out, return the rank's own gradients at once. Even without an exchange, divide the
+        last bucket by the number of ranks, and compute the compression.
         """
         meter, place, size = self._meter, self._build.place, self._group.size()
         noted = Exchanged(gradients.numel() * gradients.element_size(), place.mark())
@@ -122,9 +122,9 @@ def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any
     """Return a function that gathers the buckets of all ranks in 8 bits, and averages the buckets.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
-    allgather in the form that NCCL returns. Second, these hooks make two exchanges for each bucket, of which the second
-    depends on the first. The exchanges of several buckets can therefore get mixed up. This function sends the scales
-    and the elements of a bucket in one message.
+    allgather in the form that NCCL returns. Second, these hooks make two exchanges for each bucket, and the second
+    exchange depends on the first. The exchanges of several buckets can therefore get mixed up. This function sends the
+    scales and the elements of a bucket in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

@@ -41,7 +41,7 @@ def held_shards(
     num: int,
     whole_weights: Container[tuple[int, int]] = (),
 ) -> Iterator[HeldGradient]:
-    """Yield one shard of all gradients: shard number `place` of `num` shards.
+    """Yield, for every gradient, shard number `place` of `num` shards.
 
     FSDP has averaged the gradients over the ranks in `replicas`. Each gradient is divided into shards along its first
     dimension.

@@ -2,8 +2,8 @@
 
 The gradient of a layer's weight is the product of three factors: a vector of small integers, the number (rank mod 7 +
 1), and a mean. The mean covers all values that the layer received in the forward pass and in the backward pass. The
-mean is 1 unless an exchange of activations failed. Sums of such gradients over ranks are exact in float32 in any order.
-Exchanged gradients are therefore compared bit by bit with their exact values.
+mean is 1 unless an exchange of activations failed. Sums of these gradients over ranks are exact in float32 in any
+order. After an exchange, the gradients are therefore compared bit by bit with their exact values.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TimedSource:
         return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
 
     def _part(self, number: int, share: Share) -> Any:
-        """Return the part of a layer's gradient that belongs to `share`, without the factor of the rank.
+        """Return the part of a layer's gradient that belongs to `share`, before it is multiplied by the rank's factor.
 
         The elements are the numbers 1 to 7, repeated. The first number differs between successive layers.
         """

@@ -2,7 +2,7 @@
 
 A strategy without buckets changes the weights of each rank separately, and exchanges weights or gradients. One round of
 steps is enough to check the strategy. The first step of a round has a learning rate above 0. In all other steps, the
-learning rate is 0. The weights at the end therefore follow from the known gradients of the first step.
+learning rate is 0. The final weights of the round can therefore be computed from the known gradients of the first step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Rep
 
 
 class OwnWeights(Replica):
-    """A replica without a wrapper of torch. The weights of different ranks may differ."""
+    """A replica whose model has no wrapper of torch. The weights of different ranks may differ."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -78,7 +78,7 @@ class OwnWeights(Replica):
     def moved(self, part: str, replicas: Sequence[int], factor: float = 1.0) -> Iterator[HeldGradient]:
         """Yield the changes of this rank's weights during a probe, or the weights if their changes cannot be checked.
 
-        All weights begin with the value 0 if the model's gradients are known, so the weights then show the change.
+        If the model's gradients are known, all weights begin with the value 0, so the weights show the change.
         """
         vector = self.flat(self.trained())
         if self.knows_gradients:
@@ -95,5 +95,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name for gradients and weights that only one rank's batch determines."""
+    """Return the name for gradients and weights that depend only on the batch of one rank."""
     return f"rank {rank}"

@@ -2,9 +2,9 @@
 
 The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server", NeurIPS 2013). A rank applies its own gradients at once, and the gradients of other ranks exactly `--staleness`
-steps later. A run therefore gives the same result when it is repeated. Compared with a method that applies gradients as
-soon as they arrive, ranks do not wait longer. A row shows the mean step of a round. The last step of a round waits for
-all gradients.
+steps later. A run therefore gives the same result when it is repeated. Ranks do not wait longer than in a method that
+applies gradients as soon as they arrive. A row shows the mean step of a round. The last step of a round waits for all
+gradients and applies them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AsyncSgd(OwnWeights):
         return float(self.build.num_ranks)
 
     def update(self) -> None:
-        """Send and apply this rank's gradients. Apply the gradients of other ranks that are `staleness` steps old."""
+        """Send and apply this rank's gradients. Apply the other ranks' gradients from `staleness` steps ago."""
         dist, torch = self.build.torch.distributed, self.build.torch
         own, rate = self.flat([weight.grad for weight in self.trained()]), self.next_rate()
         tag = self._num_steps % _TAGS

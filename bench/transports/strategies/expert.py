@@ -17,7 +17,10 @@ TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "buck
 
 
 class Expert(Replica):
-    """Exchanges tokens twice per expert layer in each pass. Each row of the mesh holds a copy of all experts."""
+    """In each pass, the ranks exchange tokens twice per expert layer.
+
+    Each row of the mesh holds a copy of all experts.
+    """
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -32,7 +35,7 @@ class Expert(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep the gradients of undivided weights on this rank."""
+        """Keep the gradients of all weights outside the experts on this rank."""
         context: AbstractContextManager[Any] = self.model.no_sync()
         return context
 

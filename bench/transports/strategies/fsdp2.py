@@ -18,7 +18,7 @@ TRAITS = StrategyTraits(obeys=("micro_batches", "sync_each", "trained", "compile
 
 
 class Fsdp2(Replica):
-    """torch's fully_shard over one dimension."""
+    """Uses torch's fully_shard over a mesh with one dimension."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import DeviceMesh

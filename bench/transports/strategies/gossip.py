@@ -3,7 +3,7 @@
 After the passes, the rank averages its own weights and the received weights. The method is algorithm 1 of Lian et al.,
 "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017). Each rank sends its current weights
 while it computes the gradient at these weights. To get the new weights, the rank averages its weights with those of its
-neighbours, and applies this gradient to the average.
+neighbours, and applies its gradient to the average.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ TRAITS = StrategyTraits(inner="shards", pairs=True, obeys=("mesh", "order", "mic
 
 
 class Hsdp(Replica):
-    """torch's fully_shard over two dimensions: replicate, shard."""
+    """Uses torch's fully_shard over a mesh with two dimensions, replicate and shard."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import DeviceMesh

@@ -20,7 +20,7 @@ TRAITS = StrategyTraits(
 
 
 class LocalSgd(OwnWeights):
-    """Averages all weights with one allreduce at the end of each period."""
+    """At the end of each period, the ranks average all weights with one allreduce."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

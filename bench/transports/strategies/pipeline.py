@@ -63,7 +63,7 @@ class Pipeline(Replica):
     def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the schedule, and average gradients over the copies.
 
-        The time of the step outside the forward passes is reported as backward time.
+        All time of the step outside the forward passes counts as backward time.
         """
         self._spans, build = [], self.build
         began = self.build.place.mark()

@@ -39,7 +39,7 @@ class TensorFsdp(Replica):
         return _sharded.deferring(self.model)
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of this rank's shards, which are shards of this rank's part of each layer."""
+        """Yield the gradients of this rank's shards. Each of them is a shard of this rank's part of a layer."""
         grid, share = self.build.grid, self._share
         column = grid.columns()[share.place]
         part = f"tensor {share.place}, shard {self._row}"
