@@ -3,8 +3,8 @@
 The option `--matrix` sets the weights, one row after the other. The element in row i and column j is the weight of the
 block that rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) +
 1. Every rank then sends and receives the same number of bytes. S is the largest number of bytes that any rank sends or
-receives. The size of a block is a multiple of 16 bytes, in proportion to its weight, and at least 16 bytes if the weight
-is above zero. The benchmark uses the largest blocks that fit the requested size.
+receives. A block is a multiple of 16 bytes, in proportion to its weight, and has at least 16 bytes if its weight is
+above zero. The benchmark uses the largest blocks that fit the requested size.
 
 The bus factor is (n-1)/n by nccl-tests' convention. The bus factor of alltoallv is exact only if all blocks are equal.
 The bound counts only the bytes that cross the boundary of a rank or node.
