@@ -119,7 +119,7 @@ def readers() -> tuple[type[Reader], ...]:
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """Return the files that the names of files and folders stand for.
+    """Return the named files, and the files in the named folders.
 
     The files of a folder are sorted by name, and hidden files are left out.
 

@@ -59,7 +59,10 @@ def is_success(text: str) -> bool:
 
 
 def append(lines: list[int], number: int) -> bool:
-    """Add a line. Of too many lines, keep the first ones and the last one. Returns whether all lines are still kept."""
+    """Add a line. Returns whether all lines are still kept.
+
+    If there are too many lines, only the first lines and the last line are kept.
+    """
     if len(lines) < _MOST_REPORTS:
         lines.append(number)
         return True
@@ -97,7 +100,7 @@ class Restarts:
         return False
 
     def insert(self, number: int) -> None:
-        """Add the line of a restart that only a later line shows to be one."""
+        """Add a line that a later line showed to be a restart."""
         if len(self.lines) < _MOST_REPORTS:
             insort(self.lines, number)
 

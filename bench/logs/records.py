@@ -129,7 +129,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
-    """Yield a record for each cell. A waived cell is skipped with its reason."""
+    """Yield a record for each cell. The record of a waived cell says why the cell was skipped."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
     factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
     for cell in matrix.cells:

@@ -47,7 +47,7 @@ class Change:
 
 
 def changes(base: Iterable[Header], new: Iterable[Header]) -> tuple[Change, ...]:
-    """Return what differs between the headers of two runs, in the order of the header's fields."""
+    """Return the differences between the headers of two runs, in the order of the header's fields."""
     before, after = _values(base), _values(new)
     return tuple(
         Change(what, _words(before.get(what)), _words(after.get(what)))

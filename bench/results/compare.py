@@ -137,7 +137,7 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows have each verdict in VERDICTS."""
+        """The number of rows with each verdict in VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
@@ -236,7 +236,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why the ratio of two paired rows is not computed, or None if it is computed."""
+    """Return why two paired rows get no ratio, or None if they get one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)

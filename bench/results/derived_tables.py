@@ -188,7 +188,10 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Check whether the scaling table shows the bandwidth of this row (pipelined) instead of its time."""
+    """Check whether the scaling table shows the bandwidth of this row instead of its time.
+
+    The table shows bandwidths only for pipelined rows.
+    """
     return one.mode == "pipelined" and one.efficiency is not None
 
 

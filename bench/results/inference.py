@@ -26,7 +26,7 @@ LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run
 class ComparisonVerdict(StrEnum):
     """The result of the comparison of one row.
 
-    Only the first four members are verdicts. Exploratory, modelled and imported rows have a ratio but get no verdict.
+    Only the first four values are verdicts. Exploratory, modelled and imported rows have a ratio but get no verdict.
     """
 
     SLOWER = "slower"
@@ -72,9 +72,8 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
     `se` is the standard error of the difference of the mean log medians, `sqrt(s_base^2 / k_base + s_new^2 / k_new)`.
     `t` is the 90 % quantile of Student's t with Welch's degrees of freedom. `test.least_log` is the logarithm of the
-    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change for
-    which the ratio is found to be beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
-    compared with means.
+    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change that is
+    found to exceed delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)

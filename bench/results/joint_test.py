@@ -12,11 +12,11 @@ p-values. Without a correction, the choice of the smaller p-value would cause to
 permutations give the corrected p-value.
 
 A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised.
-This is done within each row, and for whole launches. Second, the change of a row is computed in two ways: as it is, and
-relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of
-the two runs alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the
-mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to which
-run, so the permutation test remains exact.
+Winsorising applies within each row, and to whole launches. Second, the change of a row is computed in two ways: as it
+is, and relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the
+launches of the two runs alternated, a permutation exchanges launches only within pairs. If the machine also drifted,
+the mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to
+which run, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def joint_test(
 
 
 def _drifts(base: Values, new: Values) -> bool:
-    """Check whether launches of different pairs differ more than the two launches of one pair.
+    """Check whether the machine drifted: launches of different pairs differ more than launches of one pair.
 
     The mean of each pair is subtracted only if the machine drifted. If the machine did not drift, subtracting the mean
     would make the test less likely to find a change. Exchanging the two launches of a pair does not change the result.

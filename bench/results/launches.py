@@ -149,7 +149,7 @@ def cells(
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     """Return the environment variables for which a scenario has several values (`env`).
 
-    In jobs of the same case and launch, such a variable has several values.
+    Jobs of the same case and launch differ in the value of such a variable.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():

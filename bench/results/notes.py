@@ -260,7 +260,7 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
     """Return a note on each rank that lacked CPU time in at least one row.
 
-    The notes are sorted by the share of CPU time, the smallest share first.
+    The rank that got the smallest share of the CPU time it needed comes first.
     """
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -291,7 +291,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`. The note explains the bound behind the letter."""
+    """Return a note for each letter in the column `bound`. The note explains which bound the letter stands for."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():

@@ -82,7 +82,7 @@ def over_launches(of_launches: Iterable[float]) -> PairedRatio:
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
     """Return the geometric mean of the ratios (second / first) of pairs of launches.
 
-    If there are three or more pairs, the result has a t interval.
+    If there are three or more pairs, the result has an interval from Student's t distribution.
     """
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)

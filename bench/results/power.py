@@ -1,8 +1,8 @@
 """Compute how many launches a comparison needs, from the launches of an earlier run.
 
 The module simulates comparisons of two runs. Each simulated run consists of launches that are drawn from the measured
-run. A launch is drawn with all its rows, so correlated rows stay correlated. One simulated run is made slower by a
-known change. If launches alternate, two successive launches of the measured run form a simulated pair.
+run. A launch is drawn with all its rows, so correlated rows stay correlated. One of the two simulated runs is made
+slower by a known factor. If launches alternate, two successive launches of the measured run form a simulated pair.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's logger and linkbench's clocks differ about a pass by more than 10 % and more than 2 ms."""
+    """Check whether torch's logger and linkbench's clocks disagree on a pass by more than 10 % and more than 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
@@ -147,7 +147,7 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 
 
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[StepVariant, Removal]:
-    """For each variant, return the time that it saves, and the saving that the clocks inside the step predict.
+    """Return the measured saving of each variant, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
     arrives. If one cause of delay is removed, another rank may become the last rank. If another rank arrives even later

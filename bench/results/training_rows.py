@@ -18,7 +18,7 @@ HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """How much time a step saves if one cause of delay is removed, such as the exchange.
+    """The time that a step saves if one cause of delay, such as the exchange, is removed.
 
     `seconds`: the time that the step without the cause saves, as the median over pairs of blocks. Its 95 % interval
         is over the pairs of a single launch, or over several launches.
@@ -40,8 +40,7 @@ class StepRates:
     Unknown values are None.
 
     `samples`: the number of training samples in one step.
-    `flops_per_s`: the operations per second. A formula gives the number of operations. The number of operations comes
-        from a formula.
+    `flops_per_s`: the operations per second. The number of operations comes from a formula.
     `mfu`: `flops_per_s` / the dense rate in the data sheets.
     `counted_over_formula`: the number of operations that torch counted / the number that the formula gives.
     `peak_bytes`: the measured peak memory of each rank.
@@ -207,7 +206,7 @@ class GpuPath(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, the rates that limit them, and the rate at which a workload consumes data.
+    """The passes over a data set, with the rates that limit the passes and the rate at which a workload consumes data.
 
     All times are medians over the passes.
 

@@ -436,7 +436,7 @@ class NcclWarnings(EventFormat):
     hints = ("NCCL WARN", _LAST_ERROR)
 
     def __init__(self) -> None:
-        """Start in the state in which no "Last error:" line has been read."""
+        """Start without a "Last error:" line."""
         self.is_open = False
 
     def read(self, line: EventLine) -> Iterator[Event]:

@@ -147,14 +147,14 @@ _ENDS = 400  # lines after the report of a failed start, at most; a longer log s
 class RemoteStart(EventFormat):
     """Yields the errors of ssh near a launcher's report of a failed start.
 
-    Without such errors, yields the report itself. If the job makes progress after the errors or the report, the start
-    succeeded in the end.
+    If there are no such errors, the report itself is the event. If the job makes progress after the errors or the
+    report, the start succeeded in the end.
     """
 
     hints = tuple(dict.fromkeys([word for word, *_ in (*_SIGNS, *_REPORTS)] + ["ssh not successful for host"]))
 
     def __init__(self) -> None:
-        """Start without errors of ssh and without reports of launchers."""
+        """Begin without stored ssh errors and launchers' reports."""
         self._errors: list[Event] = []
         self._failed: list[Event] = []  # what the reports of failed starts mean
         self._last_line = 0  # the line of the last error of ssh or report

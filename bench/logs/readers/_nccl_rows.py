@@ -171,7 +171,7 @@ UNTITLED = RowLayout()
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
     """Check whether these fields are one half or both halves of a row.
 
-    The first fields of the row, such as its size, are not among these fields.
+    These fields do not include the first fields of the row, such as its size.
     """
     width = shape.width or 4
     return (

@@ -145,7 +145,7 @@ class NcclTestsTool(Tool):
     def processes(self, world: World, build: Build) -> World:
         """Return the number of processes.
 
-        A build with MPI has one for each GPU, and a build without MPI has only one.
+        A build with MPI has one process for each GPU, and a build without MPI has a single process.
         """
         return world if "mpi" in build else World(1, 1)
 

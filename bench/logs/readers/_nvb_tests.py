@@ -111,7 +111,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
     """Return the cells of a table row by row. A table of GPU pairs gives no cells for its diagonal.
 
-    If a version prints 0.00 on the diagonal, the value 0.00 also marks pairs that were refused.
+    If a version prints 0.00 on the diagonal, it also prints 0.00 for pairs that were refused.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []
