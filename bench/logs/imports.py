@@ -232,7 +232,7 @@ def _read_chunks(
 def troubles(logs: Sequence[Log]) -> list[str]:
     """Return a sentence for each file whose problem needs a report of its own.
 
-    One more sentence reports all other files without results.
+    One more sentence covers all other files without results.
     """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]

@@ -46,7 +46,7 @@ _ADVICE = re.compile(
 
 
 def is_success(text: str) -> bool:
-    """Check whether a line in lower case is the final report of a trainer or a launcher that all went well."""
+    """Check whether a lower-case line is the final report of success by a trainer or a launcher."""
     if not any(word in text for word in _DONE_WORDS):
         return False
     if _SUCCEEDED.search(text):
@@ -106,7 +106,7 @@ class Restarts:
 
 
 class Trials:
-    """Reads what Ray Tune prints about its trials: that it restores one, and the report at the end."""
+    """Reads two kinds of Ray Tune's output: that it restores a trial, and the report at the end."""
 
     def __init__(self) -> None:
         """Begin without a trial."""

@@ -4,7 +4,7 @@ Such lines cause no event. They show whether the job continued after a message: 
 further steps.
 
 A log may have millions of such lines. Only the lines around messages are read one by one. From other pieces of the
-text, at most some lines at the begin and the end are read.
+text, at most some lines at the beginning and the end are read.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ProgressReader:
         return wanted
 
     def samples(self, text: str, is_last: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (number of line ends before it, line) for some complete lines at the begin and at the end of a text.
+        """Yield (number of line ends before it, line) for some complete lines at both ends of a text.
 
         If too few characters have passed since the last samples, yield nothing. The last text always gives samples.
         """
@@ -183,7 +183,7 @@ class ProgressReader:
         """Read the lines after a new message one by one, and keep their steps.
 
         `number`: the line of the message.
-        `stream`: the process that printed it.
+        `stream`: the process that printed the message.
         """
         if number - self._programs.pop(stream, -_LONGEST_STACK) < _LONGEST_STACK:
             self._uncaught.add(number)
@@ -232,7 +232,7 @@ class ProgressReader:
             self._succeeded(number, stream_of(raw, rank_label(raw) if label is None else label))
 
     def _succeeded(self, number: int, stream: str | None) -> None:
-        """Keep the line of a report of success. `stream`: the process that printed it."""
+        """Store the line of a report of success. `stream`: the process that printed the report."""
         is_kept = stream in self._successes or len(self._successes) < _MOST_STREAMS
         if is_kept and job_reports.append(self._successes.setdefault(stream, []), number):
             self.begin_part()

@@ -70,7 +70,7 @@ class PrintedStep(NamedTuple):
     """A step that a line names.
 
     `kind`: the form of the line, and the domain of WRF.
-    `total`: the last number of a bar, or 0 if the line is no bar.
+    `total`: the last number of a progress bar, or 0 if the line is no progress bar.
     """
 
     kind: str
@@ -137,7 +137,7 @@ def _named_steps(text: str, line: int) -> Iterator[PrintedStep]:
 
 
 def _kind_of_bar(text: str, match: re.Match[str]) -> str | None:
-    """Return the kind of a bar: one that shows steps of training, or one without a description, which may show any.
+    """Return the kind of a bar: a bar that shows training steps, or a bar without a description.
 
     Return None for a bar that shows files, shards or compiled sources.
     """

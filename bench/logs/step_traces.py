@@ -89,7 +89,7 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: in
     """Yield the ranks of a file or an archive.
 
     `named`: whether the user named this file. If so, a remark says that a file is not a trace.
-    `depth`: the number of archives around the file.
+    `depth`: how many archives contain the file, one inside another.
     """
     try:
         head = _open.head(path)

@@ -3,7 +3,7 @@
 The page holds the document as JSON. The document stores the rows of a job in columns. A value that all rows share is
 stored once. If a job has more than MOST_EXACT rows, such as the pairs of a large world, it is stored in less detail.
 The times and rates of such a job are rounded to steps of 0.1 %. The intervals, extremes and sample counts of such a job
-are left out. Both the page and the document that is read back state that details are missing.
+are left out. The page states that details are missing, and so does the document that is read back from the page.
 """
 
 from __future__ import annotations

@@ -163,10 +163,10 @@ class _Fit:
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
     """Return the offset of a clock at the middle of the shortest round trip of a burst.
 
-    Each round trip allows a range of offsets. The result is the middle of the range of offsets that all round trips
-    allow. The largest error of the offset is half the width of this range. The clock may have drifted between two round
-    trips. The ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of
-    `parent`, the clock that sent the burst, also widen the ranges.
+    Each round trip limits the offset to a range. The result is the middle of the range that all round trips allow. The
+    largest error of the offset is half the width of this range. The clock may have drifted between two round trips. The
+    ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of `parent`,
+    the clock that sent the burst, also widen the ranges.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """

@@ -229,7 +229,7 @@ def _best(rated: Sequence[Summary]) -> dict[str, Any]:
 
 
 def _is_rated(row: Summary) -> bool:
-    """Check whether a row has a bus bandwidth, and whether it does not exceed its bound."""
+    """Check whether a row has a bus bandwidth that does not exceed the row's bound."""
     rate = row.busbw_bytes_per_s
     return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
 

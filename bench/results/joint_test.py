@@ -228,8 +228,9 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
     The statistic of a row is |change| / (error of the row + median error over the rows). The returned error of a row is
     its error plus the median error.
 
-    If a row has few launches that happen to be equal, its own error is nearly 0. The median error keeps the statistic
-    of such a row small. If a row has fewer than two launches in one of the runs, its statistic is 0.
+    If a row has only a few launches, and their times happen to be equal, the row's own error is nearly 0. The median
+    error keeps the statistic of such a row small. If a row has fewer than two launches in one of the runs, its
+    statistic is 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new

@@ -56,7 +56,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """Return a function that takes a header and returns the value of a factor in its case."""
+    """Return a function that takes a header and returns the factor's value in the header's case."""
 
     @lru_cache(maxsize=1024)  # a comparison reads the factors of each launch many times
     def shown(argv: tuple[str, ...], transport: str) -> str | None:

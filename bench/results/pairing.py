@@ -64,7 +64,7 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """If both runs have a combination of pattern and transport, yield the factors of both runs for it.
+    """Yield the factors of both runs, for each combination of pattern and transport that both runs have.
 
     If the runs have no transport in common, yield the factors of both runs for each pattern.
     """

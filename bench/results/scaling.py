@@ -52,7 +52,7 @@ class _Point:
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
     """Return the comparisons of rows with their references, in the order of the rows.
 
-    A reference is also in the result, compared with itself.
+    The result also contains each reference, compared with itself.
 
     `measured`: the rows of the run, from `launches.cells`.
     """

@@ -86,8 +86,8 @@ def effective_size(seconds: Sequence[float]) -> float:
     """Return the effective number of samples: how many independent samples would give the same information.
 
     The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum begins at lag 1. The sum ends at
-    lag n/4, or before the first autocorrelation that is not positive. The sum is at least that of a first-order process
-    with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
+    lag n/4, or before the first autocorrelation that is not positive. The sum is at least as large as for a first-order
+    process with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 

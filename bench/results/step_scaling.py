@@ -105,7 +105,7 @@ def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[flo
     """Return the 95 % interval of a step's speed-up relative to the step `first`, or (None, None) if it is unknown.
 
     The relative errors of the two steps are independent. The relative error of the ratio is therefore the square root
-    of the sum of their squares.
+    of the sum of the two squared errors.
     """
     if one is first or one.low_s is None or one.high_s is None or first.low_s is None or first.high_s is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Results of training steps, of their checkpoints and of the data that feed them, each from several samples or rows.
+"""Results of training steps, of checkpoints, and of reading data sets. Each result combines several samples or rows.
 
 Rates are in bytes per second and times in seconds. An unknown value is None.
 """

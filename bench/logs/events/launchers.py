@@ -298,7 +298,7 @@ class LauncherReports(EventFormat):
     def finish(self) -> Iterator[Event]:
         """Yield the event of a message that is incomplete at the end of the file.
 
-        A program that a node could not start is a failure if no program printed a line after the message.
+        A program that could not start is a failure if only launchers printed lines after the message about it.
         """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))

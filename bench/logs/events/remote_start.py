@@ -166,7 +166,7 @@ class RemoteStart(EventFormat):
         return bool(self._errors or self._failed or self._announced)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Store an error of ssh, or the meaning of a launcher's report."""
+        """Store the event of an ssh error, or the events that a launcher's report means."""
         if line.number - self._last_line > _NEAR:
             self._errors, self._announced = [], None
         if self._failed and line.number - self._last_line > _ENDS:
@@ -188,7 +188,7 @@ class RemoteStart(EventFormat):
         self._errors, self._failed = [], []
 
     def _is_known(self, line: EventLine) -> bool:
-        """Store an error of ssh, or the meaning of a launcher's report.
+        """Store the event of an ssh error, or the events that a launcher's report means.
 
         Return whether the line is an error or a report of this kind.
         """

@@ -111,7 +111,7 @@ class MissingPrograms(EventFormat):
             self._last, self._left = event, left
 
     def _ended(self, host: str | None, rank: int | None) -> Iterator[Event]:
-        """Yield the event of the missing program of a process that ended with exit code 127.
+        """Yield the event of the program that a process lacked, if the process ended with exit code 127.
 
         A host or rank that is unknown is None.
         """
