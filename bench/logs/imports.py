@@ -295,9 +295,9 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    The input of a reader begins with a line that only the reader's tool can have printed. The input ends before a line
-    with which the input of another reader begins. The first reader also gets the lines before its input, because these
-    lines may name hosts and the command.
+    The input of a reader begins with a line that only the reader's tool can have printed. The input ends where the
+    input of the next reader begins. The first reader also gets the lines before its input, because these lines may name
+    hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}

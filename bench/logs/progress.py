@@ -321,7 +321,7 @@ def _short(number: float) -> float:
 
 
 def _known(series: Mapping[str, StepSeries], line: int, own: str | None, stream: str | None) -> Iterator[StepSeries]:
-    """Yield the steps that say something about a job after a message of one process.
+    """Yield the steps that show the progress of a job after a message of one process.
 
     A bar without a description may show the work of a single process. If another process than `own` printed such a bar,
     it counts only if a bar with the same total came before the message.

@@ -150,7 +150,7 @@ def _swatch(*children: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """A logarithmic axis. It maps the values from `low` to `high` to the pixels from `start` to `end`."""
+    """A logarithmic axis. The axis maps the values from `low` to `high` to the pixels from `start` to `end`."""
 
     low: float
     high: float

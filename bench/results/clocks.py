@@ -126,7 +126,7 @@ class Clock:
     def _fit(self) -> _Fit:
         """Return the line that is fitted to the offsets.
 
-        Times are relative to the first offset. Sums of large clock readings would lose digits.
+        Times are relative to the first offset, because sums of large clock readings would lose digits.
         """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])

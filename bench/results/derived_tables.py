@@ -268,7 +268,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Combine the groups of one job, mode and size in one list."""
+    """Return one list for each job, mode and size, with the results of all groups."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

@@ -282,8 +282,8 @@ def _p_of_each(statistic: Values) -> Values:
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
     """Return the p-value and the smallest detectable change of each row.
 
-    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of
-    `size` is the measured assignment.
+    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of the
+    array `size` belongs to the measured assignment.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)

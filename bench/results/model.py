@@ -311,7 +311,8 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 def _over_launches(launches: Any) -> Any:
     """Return resampled times. Each resample is the median over randomly drawn launches.
 
-    Launches may be drawn several times (drawing with replacement). A drawn launch contributes its times at all sizes.
+    Launches may be drawn several times (drawing with replacement). A randomly drawn launch contributes its times at all
+    sizes.
     """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T

@@ -124,7 +124,7 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 
 
 def _one_line(code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """Return one line that stands for all notes of a code.
+    """Return one line that represents all notes with the same code.
 
     A single note is shown in full. If there are several notes, the line has their number and the text of the first
     note.

@@ -242,7 +242,7 @@ def _is_users(found: re.Match[str]) -> bool:
 
 
 def _without_user(event: Event) -> Event:
-    """Remove the user from the facts, because a message does not need it."""
+    """Remove the user's name from the facts, because no message needs this name."""
     return replace(event, facts={name: value for name, value in event.facts.items() if name != "user"})
 
 

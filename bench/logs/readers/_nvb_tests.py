@@ -2,10 +2,10 @@
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
   every version, the arrows that are printed above these tables show the wrong direction.
-- Two-way tests have two streams. The tests time only the first stream. The second stream only keeps the opposite
-  direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests of both
-  engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column to row,
-  as in `..._read1` (v0.6 to v0.8).
+- Two-way tests have two streams. The tests measure the time of the first stream only. The second stream only keeps the
+  opposite direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests
+  of both engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column
+  to row, as in `..._read1` (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
 - Up to v0.7, device_to_device_latency_sm read host memory. According to the change log, v0.8 fixed this error.
 """
