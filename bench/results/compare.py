@@ -157,8 +157,7 @@ def compare(
 
     `allow_diff`: the factors that may differ between the runs.
 
-    Raises UsageError if any other factor differs, or if `allow_diff` has an unknown factor. Also raises UsageError if
-    no row can be compared.
+    Raises UsageError if any other factor differs, if `allow_diff` has an unknown factor, or if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)

@@ -264,7 +264,7 @@ def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations of a weighted line fit.
 
     The arguments are weighted sums of 1, S, S^2, T and S T, where S is the size and T the time. A parameter that would
-    be negative becomes zero. The other parameter is then fitted alone.
+    be negative becomes zero, and the other parameter is then fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant

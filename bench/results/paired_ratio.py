@@ -1,8 +1,8 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap compare two neighbouring blocks of one launch. Parity compares two neighbouring launches.
-Scaling and sharing compare two rows. If the machine drifts slowly, both times of a pair change equally, so their ratio
-does not change.
+The results for interference and overlap compare two neighbouring blocks of one launch. A parity result compares two
+neighbouring launches. The results for scaling and sharing compare two rows. If the machine drifts slowly, both times of
+a pair change equally, so their ratio does not change.
 """
 
 from __future__ import annotations

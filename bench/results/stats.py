@@ -1,9 +1,9 @@
 """Compute the statistics of a row's samples: the median with an interval, trends and outliers.
 
-Also decide when a row has enough samples. The times of successive operations are skewed and not independent. The
-functions of this module assume neither a normal distribution nor independence. The ends of an interval are samples at
-certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective number of
-samples. Times are in seconds, in the order in which they were measured.
+This module also decides when a row has enough samples. The times of successive operations are skewed and not
+independent. The functions of this module assume neither a normal distribution nor independence. The ends of an interval
+are samples at certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective
+number of samples. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collect one run of nvbandwidth while it is read. Tables become matrices. Lost data and errors become remarks."""
+"""Collect one run of nvbandwidth while it is read. Tables become matrices. A remark reports lost data or an error."""
 
 from __future__ import annotations
 
