@@ -45,21 +45,24 @@ class Later:
     message. If several ranks print the same step, or if a rank writes its buffer late, each step therefore counts once.
 
     `own_steps`: the steps after the message by the process that printed the message. A process is known by the label of
-        its lines. Lines without a label count as lines of one process. Losses without a number count, too.
+        its lines. Lines without a label count as lines of one process. Losses without a step number also count.
     `file_steps`: the steps after the message in lines without a label.
-    `all_steps`: the steps after the message by the process with the most steps. Losses without a number do not count.
+    `all_steps`: the steps after the message by the process with the most steps. Losses without a step number do not
+        count.
     `rise`: how many steps the numbers of `all_steps` span.
     `is_labelled`: whether `own_steps` are known to be of the same process.
-    `has_success`: whether the program or its launcher reported success after it and after the last restart. A report
-        of a labelled process counts for the messages of this process only.
-    `after_success`: whether success was reported before it, after steps, and without a step between the report and the
-        message. A report of rank 0 counts for all messages: its end breaks the connections of the others.
-    `num_restarts`: how often a launcher restarted the job before it.
-    `restarts_left`: how often a launcher restarted the job after it.
-    `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
-        yet written may follow. False if another solver of OpenFOAM begins after it, whose steps are no such lines.
+    `has_success`: whether the program or its launcher reported success after the message and after the last restart. A
+        report of a labelled process counts only for the messages of this process.
+    `after_success`: whether success was reported before the message, after steps, and without a step between the report
+        and the message. A report of rank 0 counts for all messages, because the end of rank 0 breaks the connections of
+        the other ranks.
+    `num_restarts`: how often a launcher restarted the job before the message.
+    `restarts_left`: how often a launcher restarted the job after the message.
+    `is_uncaught`: whether the message ends the stack of a whole program. After such an end, delayed lines of the
+        program may follow. The value is False if another solver of OpenFOAM begins after the message, because the later
+        steps are then from this solver.
     `steps_since_restart`: the steps of all processes after the last restart.
-    `has_verdict`: whether nccl-tests reported correct results after it, which is the end of its test.
+    `has_verdict`: whether nccl-tests reported correct results after the message. This report is the end of its test.
     """
 
     own_steps: int = 0

@@ -49,7 +49,7 @@ _CLEAREST = ("iter", "step", "num_updates", "row", "column", "time", "clock", "p
 
 
 class StepUnit(StrEnum):
-    """What rises as a job goes on."""
+    """The quantity that rises while a job makes progress."""
 
     STEPS = "steps"
     EPOCHS = "epochs"

@@ -15,8 +15,8 @@ class _Mark(NamedTuple):
 
     `step`: the number of the step.
     `total`: the last number of the bar, or 0 if the line is no bar.
-    `num_lines`: the number of lines that this mark counts for: each state of a line that was written over, and the
-        lines that were left out before this one.
+    `num_lines`: the number of lines that this mark represents. Each state of a rewritten line counts, and so do the
+        lines that were left out before this line.
     """
 
     line: int
@@ -31,8 +31,8 @@ class StepSeries:
     Messages, restarts and reports of success divide a file into parts. Only the first steps of each part keep all their
     lines.
 
-    `must_rise`: whether only steps count that exceed all steps before a message, too. A tool that runs after a failed
-        simulation prints the same times again.
+    `must_rise`: whether a step counts only if it also exceeds all steps before a message. A tool that runs after a
+        failed simulation prints the same times again.
     """
 
     def __init__(self, must_rise: bool = False) -> None:

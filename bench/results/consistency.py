@@ -295,7 +295,7 @@ def _judge(
     """Check whether the time of `row` exceeds `factor` x the sum of the times of `others`.
 
     `tolerance`: a fraction of the time. If the gap between the two intervals is larger than this fraction, noise does
-        not explain it.
+        not explain the gap.
     """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)

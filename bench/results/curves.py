@@ -29,7 +29,7 @@ Ends = tuple[float, float] | None  # the ends of an interval
 
 @dataclass(frozen=True, slots=True)
 class CurveLabel:
-    """The label of a curve. Its text has all its parts.
+    """The label of a curve. The text of the label contains all of these parts.
 
     `settings`: the settings that distinguish this curve's case from the other cases of the pattern, the transport
         first.
@@ -97,8 +97,8 @@ class CurvePoint:
     Times are in seconds.
 
     `seconds`: the median of the launch medians.
-    `interval`: the 95 % interval of `seconds`. It covers the variation between launches or, for a single launch, within
-        it. None means unknown.
+    `interval`: the 95 % interval of `seconds`. The interval covers the variation between launches, or the variation
+        within a single launch. None means unknown.
     `spread`: the times of the fastest and the slowest launch, or None if there is only one launch.
     """
 

@@ -97,8 +97,8 @@ def joint_test(
     `alpha`: the probability with which a comparison of two equal runs may find a change.
     `most_counted`: the largest number of assignments that are all tried. If there are more assignments, the test draws
         assignments at random.
-    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. If so, a
-        permutation exchanges only the two launches of a pair. The design of the measurement must determine `paired`. If
+    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. For such pairs,
+        a permutation exchanges launches only within a pair. The design of the measurement must determine `paired`. If
         the measured data determined `paired`, the test would not be exact.
     """
     num_new = len(new)

@@ -106,7 +106,7 @@ def _height(lines: Iterable[str]) -> int:
 
 
 def _more(left_out: Mapping[str, int]) -> list[str]:
-    """Return the line that says how many notes are left out. Return no line if none are."""
+    """Return the line that says how many notes are left out. If no note is left out, return no line."""
     counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
     if len(counts) > _MOST_COUNTED:
         counts[_MOST_COUNTED:] = [f"and {len(counts) - _MOST_COUNTED} other kinds"]

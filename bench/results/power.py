@@ -42,8 +42,8 @@ class Power:
     `all_rows`: the share of simulated comparisons that find a change of all rows.
     `one_row`: the share of simulated comparisons that find a change of a single row. Each of these comparisons changes
         another randomly drawn row.
-    `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
-    `least_row`: the smallest change of a single row that 9 of 10 comparisons find. The value is a median over the rows.
+    `least_all`: if all rows change, the smallest change that 9 of 10 comparisons find.
+    `least_row`: if a single row changes, the smallest change that 9 of 10 comparisons find, as a median over the rows.
     `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
@@ -75,7 +75,7 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches per run with which 9 of 10 comparisons find both changes.
+        """The smallest number of launches per run that lets 9 of 10 comparisons find both changes.
 
         The value is None if no simulated number of launches is enough.
         """

@@ -66,7 +66,7 @@ class TrainedStep:
     `step_s`: the median step of the slowest rank, without clocks inside the step.
     `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step
         with clocks.
-    `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
+    `disagree`: the causes of delay for which the two intervals of a Removal are more than 2 % of a step apart.
     `efficiency`: the time of a step without exchange / the time of a full step, both with clocks.
     `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without instruments.
     `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
@@ -116,7 +116,8 @@ class StepScalingPoint:
 
     `speedup`: the work per second, relative to the smallest number of ranks.
     `low`, `high`: the 95 % interval of the speed-up, from the intervals of this step and of the reference step.
-        They are None for the reference itself, and if one of the two steps has no interval, as with two launches.
+        Both are None for the reference itself, or if one of the two steps has no interval, for example with two
+        launches.
     `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 
