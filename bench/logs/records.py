@@ -178,7 +178,10 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """Return the rank of an endpoint, such as 3 for "gpu3". Return None for a host or for all GPUs together."""
+    """Return the rank of an endpoint, such as 3 for "gpu3".
+
+    Return None if the endpoint is a host, or all GPUs together.
+    """
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 

@@ -1,9 +1,9 @@
 """Estimate by which factor the time of a row differs between two runs, and give a verdict on the row.
 
 The input is one median per launch, because launches are the statistical units. Samples of several launches must not be
-merged into one sample. A test on merged samples finds a difference in most pairs of identical runs. The p-value comes
-from the joint test over all rows (results/joint_test.py). The joint test assumes no distribution. The interval assumes
-that the logarithms of the medians are normally distributed.
+merged into one sample. If samples of several launches are merged, a test finds a difference in most pairs of identical
+runs. The p-value comes from the joint test over all rows (results/joint_test.py). The joint test assumes no
+distribution. The interval assumes that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def ratio_interval(
     Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the two halves of the interval
     (below and above the ratio) separately. Each half is the square root of a sum of two squares. The lower half uses
     the distance of `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the
-    distance of `value` from its upper end and the distance of `other` from its lower end.
+    distance of `value` from its upper end, and the distance of `other` from its lower end.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))

@@ -114,7 +114,7 @@ def _more(left_out: Mapping[str, int]) -> list[str]:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return what the last line says about the notes of one code: a description, and the number of hidden notes.
+    """Return what the last line says about the hidden notes of one code: a description, and the number of notes.
 
     For flags, the count is the number of rows with the flag.
     """

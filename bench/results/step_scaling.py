@@ -24,7 +24,7 @@ _SAME_WORK = 0.01  # users type durations of layers with a few digits
 
 
 class ScalingReason(Code):
-    """The reasons why more ranks do not make a job faster. A reason names the part of a step that grows most."""
+    """The reasons why more ranks do not make a job faster. The reason is the part of a step that grows most."""
 
     EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
     IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last rank"

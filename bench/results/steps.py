@@ -228,7 +228,8 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
     """Return the medians over the launches of one row.
 
-    The merged row names a late rank or a disagreement between clocks and variants only if most launches found it.
+    The late rank of the merged row is the result that the launches gave most often, possibly none. The merged row names
+    a disagreement between clocks and variants only if more than half of the launches found it.
     """
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]

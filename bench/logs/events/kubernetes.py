@@ -234,7 +234,7 @@ FORMAT = PodEvents
 
 
 def _is_over(event: Event, started: str | None) -> bool:
-    """Whether the event's problem is over because the pod `started` has started. A pod without a name is None."""
+    """Whether the problem of the event is over, because the pod `started` has started. A pod without a name is None."""
     pod = event.facts.get("pod")
     if event.kind is _NODE_SHUT_DOWN:
         return pod is not None and pod == started

@@ -1,7 +1,7 @@
 """Define what each test of nvbandwidth copies, according to its source code (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
-  every version, the arrows that are printed above these tables show the wrong direction.
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. The
+  arrows that nvbandwidth prints above these tables show the wrong direction in every version.
 - Two-way tests have two streams. The tests measure the time of the first stream only. The second stream only keeps the
   opposite direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests
   of both engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column
@@ -109,7 +109,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 
 
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
-    """Return the cells of a table row by row. A table of GPU pairs gives no cells for its diagonal.
+    """Return the cells of a table, row by row. A table of GPU pairs gives no cells for its diagonal.
 
     If a version prints 0.00 on the diagonal, it also prints 0.00 for pairs that were refused.
     """
