@@ -1,7 +1,7 @@
 """Define what each test of nvbandwidth copies, according to its source code (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. The
-  arrows that nvbandwidth prints above these tables show the wrong direction in every version.
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction.
+  The arrows that nvbandwidth prints above these tables show the wrong direction in every version.
 - Two-way tests have two streams. The tests measure the time of the first stream only. The second stream only keeps the
   opposite direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests
   of both engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column
