@@ -57,7 +57,7 @@ def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
 def check_one_line(options: Mapping[str, str]) -> None:
     """Raise UsageError for an option with a line break or another control character.
 
-    Options become lines of scripts. The second line of an option would run as a command.
+    Each option becomes part of a line of a script. If an option had a second line, this line would run as a command.
     """
     for name, value in options.items():
         for character in f"{name}{value}":

@@ -357,7 +357,7 @@ class EventReader:
         return tuple(replace(event, source=source, later=self._later(event)) for event in found)
 
     def course(self) -> Course:
-        """Return how the job went on. Call this method after `events`."""
+        """Return the progress of the job. Call this method after `events`."""
         return self._progress.course(self._number - 1)
 
     def _later(self, event: Event) -> Later:
@@ -392,7 +392,7 @@ class EventReader:
         self._unread = None if is_sampled else (begin, text)
 
     def _read_skipped(self, begin: int, lines: Iterable[tuple[int, str]], is_sample: bool = False) -> bool:
-        """Read some of the skipped lines, to see how the job continued. Return whether there was at least one line."""
+        """Read these skipped lines, to see the progress of the job. Return whether there was at least one line."""
         number = None
         for number, raw in lines:
             label = self._srun_label(raw, not is_sample) if raw[:1].isdigit() or raw[:1] == " " else None
@@ -459,7 +459,7 @@ class EventReader:
     def _keep(self, events: Iterable[Event], stream: str | None = None) -> None:
         """Keep new events. If several events are equal, keep the first event.
 
-        Keep the last event as well if the job made progress between the events.
+        If the job made progress between equal events, also keep the last event.
 
         `stream`: the process that printed the line of the events.
         """

@@ -297,8 +297,8 @@ def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
 def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
     """Return the runs of one log.
 
-    Often only the first run of a loop prints its devices. A run without GPUs therefore gets the GPUs, hosts and nodes
-    of another run with the same number of ranks. If the runs list different machines, the function adds nothing.
+    Often only the first run of a loop prints its devices. A run that lists no GPUs therefore gets the GPUs, hosts and
+    nodes of another run with the same number of ranks. If the runs list different machines, the function adds nothing.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

@@ -119,7 +119,7 @@ def readers() -> tuple[type[Reader], ...]:
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """Return the files that the names of files and folders stand for.
+    """Return the named files, and the files in the named folders.
 
     The files of a folder are sorted by name, and hidden files are left out.
 
@@ -232,7 +232,7 @@ def _read_chunks(
 def troubles(logs: Sequence[Log]) -> list[str]:
     """Return a sentence for each file whose problem needs a report of its own.
 
-    One more sentence reports all other files without results.
+    One more sentence covers all other files without results.
     """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]
@@ -295,9 +295,9 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    The input of a reader begins with a line that only the reader's tool can have printed. The input ends before a line
-    with which the input of another reader begins. The first reader also gets the lines before its input, because these
-    lines may name hosts and the command.
+    The input of a reader begins with a line that only the reader's tool can have printed. The input ends where the
+    input of the next reader begins. The first reader also gets the lines before its input, because these lines may name
+    hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}

@@ -46,7 +46,7 @@ _ADVICE = re.compile(
 
 
 def is_success(text: str) -> bool:
-    """Check whether a line in lower case is the final report of a trainer or a launcher that all went well."""
+    """Check whether a lower-case line is the final report of success by a trainer or a launcher."""
     if not any(word in text for word in _DONE_WORDS):
         return False
     if _SUCCEEDED.search(text):
@@ -59,7 +59,10 @@ def is_success(text: str) -> bool:
 
 
 def append(lines: list[int], number: int) -> bool:
-    """Add a line. Of too many lines, keep the first ones and the last one. Returns whether all lines are still kept."""
+    """Add a line. Returns whether all lines are still kept.
+
+    If there are too many lines, only the first lines and the last line are kept.
+    """
     if len(lines) < _MOST_REPORTS:
         lines.append(number)
         return True
@@ -97,13 +100,13 @@ class Restarts:
         return False
 
     def insert(self, number: int) -> None:
-        """Add the line of a restart that only a later line shows to be one."""
+        """Add a line that a later line showed to be a restart."""
         if len(self.lines) < _MOST_REPORTS:
             insort(self.lines, number)
 
 
 class Trials:
-    """Reads what Ray Tune prints about its trials: that it restores one, and the report at the end."""
+    """Reads two kinds of Ray Tune's output: that it restores a trial, and the report at the end."""
 
     def __init__(self) -> None:
         """Begin without a trial."""

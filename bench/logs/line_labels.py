@@ -36,7 +36,7 @@ def stream_of(raw: str, label: int | None) -> str | None:
 
 
 def without_label(text: str) -> str:
-    """Return the begin of a line without the labels of its process."""
+    """Return the beginning of a line without the labels of its process."""
     without = _TORCH_LABEL.sub("", text)
     label = _STREAM.match(without)
     return without[label.end() :] if label is not None else without

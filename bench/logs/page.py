@@ -1,7 +1,6 @@
 """Write the JSON document that `linkbench import --format json` prints.
 
-The document contains every run as the log shows it. The document contains the runs before they are converted to
-records.
+The document contains every run as the log shows it. The runs in the document are not yet converted to records.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Read how a job went on: steps of training, reports of success, and restarts by a launcher.
+"""Read the progress of a job: steps of training, reports of success, and restarts by a launcher.
 
-Such lines cause no event. They show what became of the job after a message: a rank that prints further steps has
-survived the message.
+Such lines cause no event. They show whether the job continued after a message: for example, whether a rank printed
+further steps.
 
-A log may have millions of such lines. Only the lines around messages are read one by one. Of the other pieces of a
-text, only the begin and the end are read.
+A log may have millions of such lines. Only the lines around messages are read one by one. From other pieces of the
+text, at most some lines at the beginning and the end are read.
 """
 
 from __future__ import annotations
@@ -39,27 +39,30 @@ _ERRORS = ("error", "exception", "traceback", "fail", "cancel", "killed", "abort
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """What a file shows after one of its messages.
+    """The progress that a file shows after one of its messages.
 
-    The steps of one kind are counted by lines. A line counts if its number exceeds all numbers since the message, so
-    that ranks that print the same step, and a buffer that a rank writes late, count once.
+    Steps of one kind are counted by lines. A line counts only if its number exceeds all earlier numbers since the
+    message. If several ranks print the same step, or if a rank writes its buffer late, each step therefore counts once.
 
-    `own_steps`: the steps after it by the process that printed it. A process is known by the label of its lines. Lines
-        without a label count as lines of one process. Losses without a number count, too.
-    `file_steps`: the steps after it in lines without a label.
-    `all_steps`: the most steps after it by any process of the file. Losses without a number do not count.
+    `own_steps`: the steps after the message by the process that printed the message. A process is known by the label of
+        its lines. Lines without a label count as lines of one process. Losses without a step number also count.
+    `file_steps`: the steps after the message in lines without a label.
+    `all_steps`: the steps after the message by the process with the most steps. Losses without a step number do not
+        count.
     `rise`: how many steps the numbers of `all_steps` span.
     `is_labelled`: whether `own_steps` are known to be of the same process.
-    `has_success`: whether the program or its launcher reported success after it and after the last restart. A report
-        of a labelled process counts for the messages of this process only.
-    `after_success`: whether success was reported before it, after steps, and without a step between the report and the
-        message. A report of rank 0 counts for all messages: its end breaks the connections of the others.
-    `num_restarts`: how often a launcher restarted the job before it.
-    `restarts_left`: how often a launcher restarted the job after it.
-    `is_uncaught`: whether the message ends the stack of a whole program. If a program ends so, lines that it had not
-        yet written may follow. False if another solver of OpenFOAM begins after it, whose steps are no such lines.
+    `has_success`: whether the program or its launcher reported success after the message and after the last restart. A
+        report of a labelled process counts only for the messages of this process.
+    `after_success`: whether success was reported before the message, after steps, and without a step between the report
+        and the message. A report of rank 0 counts for all messages, because the end of rank 0 breaks the connections of
+        the other ranks.
+    `num_restarts`: how often a launcher restarted the job before the message.
+    `restarts_left`: how often a launcher restarted the job after the message.
+    `is_uncaught`: whether the message ends the stack of a whole program. After such an end, delayed lines of the
+        program may follow. The value is False if another solver of OpenFOAM begins after the message, because the later
+        steps are then from this solver.
     `steps_since_restart`: the steps of all processes after the last restart.
-    `has_verdict`: whether nccl-tests reported correct results after it, which is the end of its test.
+    `has_verdict`: whether nccl-tests reported correct results after the message. This report is the end of its test.
     """
 
     own_steps: int = 0
@@ -81,7 +84,7 @@ NOTHING_LATER = Later()
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How the job of one file went on, as far as its lines show it.
+    """The progress of the job of one file, as far as the lines show it.
 
     `first_step`, `last_step`: the first and the highest number of the steps; None if no steps are known.
     `last_step_line`: the line of the last step.
@@ -100,7 +103,7 @@ class Course:
         return self.last_step is not None or self.success_line is not None
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of `COURSE` (logs/messages.py). Without steps and success, there are none."""
+        """Return the facts of `COURSE` (logs/messages.py). If neither a step nor a success is known, return {}."""
         if not self:
             return {}
         facts: dict[str, Any] = {"has_course": True, "success_line": self.success_line, "num_lines": self.num_lines}
@@ -123,7 +126,7 @@ NO_COURSE = Course()
 
 
 class ProgressReader:
-    """Reads the lines of one file that show how the job went on."""
+    """Reads the lines of one file that show the progress of the job."""
 
     def __init__(self) -> None:
         """Begin without any line."""
@@ -150,16 +153,16 @@ class ProgressReader:
         return len(self._restarts.lines)
 
     def wants(self, num_chars: int) -> bool:
-        """Return whether the next characters are read line by line; if not, only samples of them are."""
+        """Return whether the next characters must be read line by line. If not, samples of them are enough."""
         wanted = self._after_event > 0 and self._altogether > 0
         self._after_event -= num_chars
         self._altogether -= num_chars if wanted else 0
         return wanted
 
     def samples(self, text: str, is_last: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (number of line ends before it, line) for some complete lines at the begin and at the end of a text.
+        """Yield (number of line ends before it, line) for some complete lines at both ends of a text.
 
-        Yield nothing if samples were taken shortly before, unless the text is the last one.
+        If too few characters have passed since the last samples, yield nothing. The last text always gives samples.
         """
         self._not_sampled += len(text)
         if self._not_sampled < _BETWEEN_SAMPLES and not is_last:
@@ -180,10 +183,10 @@ class ProgressReader:
             self._programs[stream] = number
 
     def event_found(self, number: int, stream: str | None) -> None:
-        """Read the lines after a message that was just found one by one, and keep their steps.
+        """Read the lines after a new message one by one, and keep their steps.
 
         `number`: the line of the message.
-        `stream`: the process that printed it.
+        `stream`: the process that printed the message.
         """
         if number - self._programs.pop(stream, -_LONGEST_STACK) < _LONGEST_STACK:
             self._uncaught.add(number)
@@ -192,7 +195,7 @@ class ProgressReader:
         self.begin_part()
 
     def begin_part(self) -> None:
-        """Keep the first of the next steps, too."""
+        """Begin a new part of the file. The first steps of the part are kept."""
         self._part += 1
 
     def read(self, number: int, raw: str, label: int | None) -> None:
@@ -232,7 +235,7 @@ class ProgressReader:
             self._succeeded(number, stream_of(raw, rank_label(raw) if label is None else label))
 
     def _succeeded(self, number: int, stream: str | None) -> None:
-        """Keep the line of a report of success. `stream`: the process that printed it."""
+        """Store the line of a report of success. `stream`: the process that printed the report."""
         is_kept = stream in self._successes or len(self._successes) < _MOST_STREAMS
         if is_kept and job_reports.append(self._successes.setdefault(stream, []), number):
             self.begin_part()
@@ -278,13 +281,13 @@ class ProgressReader:
         )
 
     def _begins_solver(self, line: int) -> bool:
-        """Whether, after a message, a solver of OpenFOAM begins that is another program than the one before it."""
+        """Whether an OpenFOAM solver begins after a message, and differs from the program before the message."""
         at = bisect_left(self._execs, (line, ""))
         before = self._execs[at - 1][1] if at else ""
         return any(before and name != before and name.endswith("foam") for _, name in self._execs[at:])
 
     def _all_steps(self, line: int, own: str | None) -> tuple[int, float]:
-        """Return the most steps with a number after a line by one process, and their rise.
+        """Return how many numbered steps the process with the most such steps printed after a line, and their rise.
 
         `own`: the process that printed the line.
         """
@@ -299,7 +302,7 @@ class ProgressReader:
         return max(found, default=(0, 0))
 
     def course(self, num_lines: int) -> Course:
-        """Return how the job went on. `num_lines`: the number of lines of the file."""
+        """Return the progress of the job. `num_lines`: the number of lines of the file."""
         success = max((lines[-1] for lines in self._successes.values()), default=0)
         if success <= self._restarts.last or _most_after(self._series, success)[0] >= _MANY_LATER:
             success = 0
@@ -321,10 +324,10 @@ def _short(number: float) -> float:
 
 
 def _known(series: Mapping[str, StepSeries], line: int, own: str | None, stream: str | None) -> Iterator[StepSeries]:
-    """Yield the steps that say something about a job after a message of one process.
+    """Yield the steps that show the progress of a job after a message of one process.
 
-    After a message of another process, a bar without a description may show the work of one process, unless it goes on
-    as before the message.
+    A bar without a description may show the work of a single process. If another process than `own` printed such a bar,
+    it counts only if a bar with the same total came before the message.
 
     `own`: the process that printed the message. `stream`: the process that printed the steps.
     """

@@ -129,7 +129,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
-    """Yield a record for each cell. A waived cell is skipped with its reason."""
+    """Yield a record for each cell. The record of a waived cell says why the cell was skipped."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
     factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
     for cell in matrix.cells:
@@ -178,7 +178,10 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """Return the rank of an endpoint, such as 3 for "gpu3". Return None for a host or for all GPUs together."""
+    """Return the rank of an endpoint, such as 3 for "gpu3".
+
+    Return None if the endpoint is a host, or all GPUs together.
+    """
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 

@@ -1,7 +1,7 @@
 """Read the steps that a line of a log names.
 
 Programs print steps in many forms, so one pattern covers the common ones: tqdm's bars, `iteration 120/ 5000`,
-`step=120`, `{'loss': 2.1, 'epoch': 0.2}`, `Epoch 3`. Programs that simulate print times or the rows of a table.
+`step=120`, `{'loss': 2.1, 'epoch': 0.2}`, `Epoch 3`. Simulations print times or table rows instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLEAREST = ("iter", "step", "num_updates", "row", "column", "time", "clock", "p
 
 
 class StepUnit(StrEnum):
-    """What rises as a job goes on."""
+    """The quantity that rises while a job makes progress."""
 
     STEPS = "steps"
     EPOCHS = "epochs"
@@ -70,7 +70,7 @@ class PrintedStep(NamedTuple):
     """A step that a line names.
 
     `kind`: the form of the line, and the domain of WRF.
-    `total`: the last number of a bar, or 0 if the line is no bar.
+    `total`: the last number of a progress bar, or 0 if the line is no progress bar.
     """
 
     kind: str
@@ -79,21 +79,21 @@ class PrintedStep(NamedTuple):
 
 
 class StepLines:
-    """Reads the steps in the lines of one file. It remembers the form of the last table of steps."""
+    """Reads the steps in the lines of one file, and remembers the form of the last table of steps."""
 
     def __init__(self) -> None:
         """Begin without a table."""
         self._row: re.Pattern[str] | None = None  # the form of a row of the last table of steps
 
     def steps(self, text: str, line: int) -> list[PrintedStep]:
-        """Return the steps that a line in lower case names.
+        """Return the steps in a line of lower-case text.
 
-        A loss without a number gets the number of its line.
+        A loss without a step number gets the number of its line.
         """
         return list(_named_steps(text, line)) or list(self._simulated(text))
 
     def _simulated(self, text: str) -> Iterator[PrintedStep]:
-        """Yield the step that a line without the word names, such as a row of a table."""
+        """Yield the step in a line of a simulation, such as `time = 0.5` or a row of a table."""
         for word, kind, pattern in _SIMULATIONS:
             match = pattern.search(text) if word in text else None
             if match is not None:
@@ -112,7 +112,7 @@ class StepLines:
 
 
 def _named_steps(text: str, line: int) -> Iterator[PrintedStep]:
-    """Yield the steps that a line in lower case names by a word or a bar."""
+    """Yield the steps that a lower-case line states with a word, such as `step`, or with a bar."""
     is_counted = False
     for word, pattern in _COUNTERS:
         match = pattern.search(text) if word in text else None
@@ -137,7 +137,7 @@ def _named_steps(text: str, line: int) -> Iterator[PrintedStep]:
 
 
 def _kind_of_bar(text: str, match: re.Match[str]) -> str | None:
-    """Return the kind of a bar: one that shows steps of training, or one without a description, which may show any.
+    """Return the kind of a bar: a bar that shows training steps, or a bar without a description.
 
     Return None for a bar that shows files, shards or compiled sources.
     """
@@ -148,7 +148,7 @@ def _kind_of_bar(text: str, match: re.Match[str]) -> str | None:
 
 
 def is_simulated(kind: str) -> bool:
-    """Check whether a kind of step is one of programs that simulate."""
+    """Check whether simulations print this kind of step."""
     return kind.partition(" ")[0] in _OF_SIMULATIONS
 
 

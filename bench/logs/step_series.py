@@ -15,8 +15,8 @@ class _Mark(NamedTuple):
 
     `step`: the number of the step.
     `total`: the last number of the bar, or 0 if the line is no bar.
-    `num_lines`: the number of lines that this mark counts for: each state of a line that was written over, and the
-        lines that were left out before this one.
+    `num_lines`: the number of lines that this mark represents. Each state of a rewritten line counts, and so do the
+        lines that were left out before this line.
     """
 
     line: int
@@ -28,11 +28,11 @@ class _Mark(NamedTuple):
 class StepSeries:
     """The steps of one kind: lines with their numbers.
 
-    All lines are kept of the first steps in one part of a file only. `part`: how many messages, restarts and reports of
-    success there are before a line.
+    Messages, restarts and reports of success divide a file into parts. Only the first steps of each part keep all their
+    lines.
 
-    `must_rise`: whether only steps count that exceed all steps before a message, too. A tool that runs after a failed
-        simulation prints the same times again.
+    `must_rise`: whether a step counts only if it also exceeds all steps before a message. A tool that runs after a
+        failed simulation prints the same times again.
     """
 
     def __init__(self, must_rise: bool = False) -> None:
@@ -48,7 +48,7 @@ class StepSeries:
         return len(self._marks)
 
     def add(self, line: int, step: float, total: int, num_states: int, part: int) -> None:
-        """Add a step. `num_states`: how often the line was written since the last step."""
+        """Add a step. `num_states`: how often the program rewrote the line since the last step."""
         self._after, self._tops, self._first_of = [], [], {}
         if part != self._part:
             self._left, self._part, self._highest = _MOST_MARKS, part, -1.0
@@ -62,7 +62,7 @@ class StepSeries:
         self._highest = max(self._highest, step)
 
     def after(self, line: int) -> tuple[int, float]:
-        """Return how many lines after a line have a number that exceeds all numbers since, and how far they rise."""
+        """Return how many lines after `line` reach a new highest number, and how far the numbers rise."""
         begin = self._first_after(line)
         if begin == len(self._marks):
             return 0, 0
@@ -75,7 +75,7 @@ class StepSeries:
         return self._after[begin]
 
     def _counted(self) -> list[tuple[int, float]]:
-        """Count from the last mark to the first. Where the total of a bar changes, another count begins."""
+        """Count backwards, from the last mark to the first. If the total of a bar changes, a new count begins."""
         found: list[tuple[int, float]] = [(0, 0)] * len(self._marks)
         counts, tops = [0] * len(self._marks), [0.0] * len(self._marks)
         higher: list[int] = []  # the places of the marks that exceed all marks before them
@@ -99,7 +99,7 @@ class StepSeries:
         return self._marks[0].step, highest.step, highest.line
 
     def is_continued(self, line: int) -> bool:
-        """Whether the first bar after a line has the same number of steps as a bar before the line."""
+        """Whether the first bar after a line has the same total as a bar before the line."""
         begin = self._first_after(line)
         if not self._first_of:
             for at, mark in enumerate(self._marks):
@@ -107,7 +107,7 @@ class StepSeries:
         return self._first_of[self._marks[begin].total] < begin
 
     def any_between(self, line: int, other: int) -> bool:
-        """Check whether a step is known after a line and before another."""
+        """Check whether a step is known between two lines."""
         return self._first_after(line) < bisect_left(self._marks, (other, -1.0, 0, 0))
 
     def _first_after(self, line: int) -> int:

@@ -88,8 +88,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: int = 0) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
-    `named`: whether the user named this file. If so, a remark says that a file is not a trace.
-    `depth`: the number of archives around the file.
+    `named`: whether the user named this file. If the user named a file that is not a trace, a remark says so.
+    `depth`: how many archives contain the file, one inside another.
     """
     try:
         head = _open.head(path)

@@ -1,4 +1,4 @@
-"""Codes and texts of the readers of traces."""
+"""Codes and texts of the messages that the readers of traces give."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class JobVerdict:
 
     `verdict`: the code of a ResultVerdict.
     `words`, `why`, `reasons`, `steps`: texts from the page of `explain`.
-    `decides`: the option with which `explain` could decide an open verdict, as text. "" if no option is needed.
+    `decides`: the option that lets `explain` decide an open verdict, as text, or "" if no option is needed.
     """
 
     job: str

@@ -2,8 +2,8 @@
 
 The page holds the document as JSON. The document stores the rows of a job in columns. A value that all rows share is
 stored once. If a job has more than MOST_EXACT rows, such as the pairs of a large world, it is stored in less detail.
-The times and rates of such a job are rounded to steps of 0.1 %. Its intervals, extremes and counts of samples are left
-out. Both the page and the document that is read back state that details are missing.
+The times and rates of such a job are rounded to steps of 0.1 %. The intervals, extremes and sample counts of such a job
+are left out. The page states that details are missing, and so does the document that is read back from the page.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ def _with_floor_kind(row: Summary) -> Summary:
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
     """Return a column of many rows in a form that needs few bytes.
 
-    There are several packed forms.
-    `pair`: no values are stored, because src and dst determine the group.
-    `over`: one constant is stored. The value of a row is the stored constant divided by the row's median.
+    A packed column has one of these forms, and stores:
+    `pair`: no values, because src and dst determine the group.
+    `over`: a single constant. The value of a row is this constant divided by the row's median.
     `whole`: whole numbers.
     `steps`: logarithms of the values, in steps of 0.1 %.
     `kinds`: the distinct values, and for each row the position of its value in this list.

@@ -150,7 +150,7 @@ def _swatch(*children: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """A logarithmic axis. It maps the values from `low` to `high` to the pixels from `start` to `end`."""
+    """A logarithmic axis. The axis maps the values from `low` to `high` to the pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -214,8 +214,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 def _spread(values: Sequence[float]) -> list[float]:
     """Return at most _MOST_X_LABELS of the values. Neighbouring values have a minimum distance.
 
-    The largest of the given values is always returned. The smallest of the given values is also returned, unless all
-    values are close together.
+    The largest value is always returned. Unless all values are close together, the smallest value is also returned.
     """
     if not values:
         return []

@@ -2,7 +2,7 @@
 
 A rung is one of these kinds of transfer: copy, kernel, peer, collective, training step. Rungs are sorted from the
 lowest (copies) to the highest (training steps). A rung moves data further than the rung below it, and over another
-link. A rung can be slower than the rung below for two reasons: its link has a lower bound, or software loses time.
+link. A rung can be slower than the rung below for two reasons: the bound of its link is lower, or software loses time.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _hides(hard: _Piece, piece: _Piece) -> bool:
-    """Check whether a bound has the same line as a hard bound of the same curves."""
+    """Check whether the line of a bound coincides with the line of a hard bound of the same curves."""
     rate = max(hard.rates.values())
     return set(piece.owners) <= set(hard.owners) and all(
         _close(rate, each, _SAME_LINE) for each in piece.rates.values()

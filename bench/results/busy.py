@@ -15,7 +15,7 @@ MATTERS = 0.05  # share of a run's figures; with fewer figures from busy hosts, 
 
 @dataclass(frozen=True, slots=True)
 class BusyRun:
-    """How many figures of a run were measured while other programs used the hosts' CPUs.
+    """The number of figures of a run that were measured while other programs used the hosts' CPUs.
 
     `hosts`: the busy hosts with their CPU use, the busiest host first. Only rows with the flag BUSY_HOST count.
     `num`: how many figures were measured on busy hosts.

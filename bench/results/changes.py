@@ -47,7 +47,7 @@ class Change:
 
 
 def changes(base: Iterable[Header], new: Iterable[Header]) -> tuple[Change, ...]:
-    """Return what differs between the headers of two runs, in the order of the header's fields."""
+    """Return the differences between the headers of two runs, in the order of the header's fields."""
     before, after = _values(base), _values(new)
     return tuple(
         Change(what, _words(before.get(what)), _words(after.get(what)))
@@ -81,7 +81,7 @@ def _facts(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each single value in nested data, with its path. All members of a list have the path of the list."""
+    """Yield each single value in nested data, with its path. Each member of a list has the path of the list."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             yield from _flat(f"{name}.{key}", member)

@@ -5,9 +5,9 @@ offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads its clo
 reads its clock (t) and answers. When the answer arrives, the reference reads its clock again (s1). Therefore, the
 offset is between `t - s1` and `t - s0`.
 
-The readings do not show how long the message took, and how long the answer took. If one direction always takes longer
-than the other, the offset is wrong, and more messages do not help. The error bound is half of the shortest round trip.
-This bound is valid even if one direction takes longer.
+The readings do not show which part of the round trip the message took, and which part the answer took. If one direction
+always takes longer than the other, the offset is wrong, and more messages do not help. The error bound is half of the
+shortest round trip. This bound is valid even if one direction takes longer.
 
 This module only computes. The module rank/clocks.py reads the clocks and converts the readings to seconds.
 """
@@ -79,9 +79,9 @@ class Clock:
 
     Each fitted value is a weighted sum of the measured offsets. The error of a fitted value is therefore at most the
     sum of |weight| x bound. The error bound of a fitted value grows with the distance from the measurements. If the
-    drift is not constant, a measured offset may be further from the fitted line than the bound of this offset. The part
-    beyond the bound is then added to the error bound. Before the first and after the last measurement, the error bound
-    grows by WANDER per second. If the drift is unknown, the error bound grows by MAX_DRIFT per second. A Clock without
+    drift is not constant, the distance of a measured offset from the fitted line may exceed the bound of this offset.
+    The excess is then added to the error bound. Before the first and after the last measurement, the error bound grows
+    by WANDER per second. If the drift is unknown, the error bound grows by MAX_DRIFT per second. A Clock without
     offsets is the reference clock itself.
     """
 
@@ -126,7 +126,7 @@ class Clock:
     def _fit(self) -> _Fit:
         """Return the line that is fitted to the offsets.
 
-        Times are relative to the first offset. Sums of large clock readings would lose digits.
+        Times are relative to the first offset, because sums of large clock readings would lose digits.
         """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
@@ -163,10 +163,10 @@ class _Fit:
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
     """Return the offset of a clock at the middle of the shortest round trip of a burst.
 
-    Each round trip allows a range of offsets. The result is the middle of the range of offsets that all round trips
-    allow. The largest error of the offset is half the width of this range. The clock may have drifted between two round
-    trips. The ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of
-    `parent`, the clock that sent the burst, also widen the ranges.
+    Each round trip limits the offset to a range. The result is the middle of the range that all round trips allow. The
+    largest error of the offset is half the width of this range. The clock may have drifted between two round trips. The
+    ranges of all other round trips are therefore widened by the largest possible drift. The error bounds of `parent`,
+    the clock that sent the burst, also widen the ranges.
 
     Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """

@@ -17,7 +17,7 @@ from bench.store import jsonl, runs
 
 
 def find(name: str, results: Path) -> Path:
-    """Return the path of a run's folder or results file. Raises UsageError if neither exists."""
+    """Return the path of a run's folder or results file. Raises UsageError if there is no such run."""
     return Path(name) if Path(name).is_file() else runs.find(results, name)
 
 

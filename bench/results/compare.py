@@ -137,7 +137,7 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows have each verdict in VERDICTS."""
+        """The number of rows with each verdict in VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
@@ -157,8 +157,7 @@ def compare(
 
     `allow_diff`: the factors that may differ between the runs.
 
-    Raises UsageError if any other factor differs, or if `allow_diff` has an unknown factor. Also raises UsageError if
-    no row can be compared.
+    Raises UsageError if any other factor differs, if `allow_diff` has an unknown factor, or if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -236,7 +235,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why the ratio of two paired rows is not computed, or None if it is computed."""
+    """Return why two paired rows get no ratio, or None if they get one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)

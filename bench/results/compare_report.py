@@ -241,7 +241,7 @@ def _both(row: Compared, name: str) -> str:
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
     """Return lines that name the rows of BASE or NEW that the other run lacks.
 
-    If two modes lack the same sizes of a row, one line names both modes.
+    If the same sizes are missing in two modes, one line names both modes.
     """
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
@@ -261,7 +261,7 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 def _what_can_be_found(comparison: Comparison) -> list[str]:
     """Return the smallest detectable changes: of all rows together, and of a single row.
 
-    Both changes depend on the number of launches.
+    Both detectable changes depend on the number of launches.
     """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:

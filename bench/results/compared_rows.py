@@ -34,7 +34,9 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A row compared with a reference row. The two rows differ only in `factor`: "nodes", "ranks per node" or "order".
+    """The comparison of a row with a reference row.
+
+    The two rows differ only in `factor`: "nodes", "ranks per node" or "order".
 
     `value`, `reference`: the value of this factor in the row and in the reference row.
     `time_ratio`: the row's time / the reference's time.

@@ -1,6 +1,6 @@
 """Find contradictions between rows of one run.
 
-A contradiction is a time that is too long, given the times of other rows. The rules follow Träff, Gropp and Thakur,
+A row contradicts other rows if its time is longer than their times allow. The rules follow Träff, Gropp and Thakur,
 "Self-consistent MPI performance guidelines". An operation should not be slower than a sequence of other operations that
 has the same result. Every rule has the form `time of an operation <= sum of the times of the other operations`. All
 operations of a rule have the same payload (S in docs/metrics.md) and the same settings. A contradiction means that a
@@ -8,9 +8,9 @@ row is wrong, or that the library chose a slow algorithm. If the library chose a
 are a faster way to the same result. The command linkbench reports contradictions, but does not delete or correct any
 row.
 
-A contradiction must exceed noise. The first operation's time is the lower end of its interval. Each of the other times
-is the upper end of its interval. The first operation's time must exceed the sum of the other times by more than a
-tolerance. Every launch that measured all rows of the rule must show the contradiction. Rows without an interval,
+A contradiction must exceed noise. For the first operation, the lower end of its interval is used as its time. For the
+other operations, the upper ends are used. The first operation's time must exceed the sum of the other times by more
+than a tolerance. Every launch that measured all rows of the rule must show the contradiction. Rows without an interval,
 invalid rows, and rows with a drift are left out.
 """
 
@@ -295,7 +295,7 @@ def _judge(
     """Check whether the time of `row` exceeds `factor` x the sum of the times of `others`.
 
     `tolerance`: a fraction of the time. If the gap between the two intervals is larger than this fraction, noise does
-        not explain it.
+        not explain the gap.
     """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
@@ -318,7 +318,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
     """Return a description of one side of a conflict.
 
-    One side of a conflict is one row, or the rows of several operations that follow each other.
+    One side of a conflict is a single row, or several rows whose times are added.
     """
     summaries = [row.summary for row in rows]
     first = summaries[0]

@@ -29,7 +29,7 @@ Ends = tuple[float, float] | None  # the ends of an interval
 
 @dataclass(frozen=True, slots=True)
 class CurveLabel:
-    """The label of a curve. Its text has all its parts.
+    """The label of a curve. The text of the label contains all of these parts.
 
     `settings`: the settings that distinguish this curve's case from the other cases of the pattern, the transport
         first.
@@ -97,8 +97,8 @@ class CurvePoint:
     Times are in seconds.
 
     `seconds`: the median of the launch medians.
-    `interval`: the 95 % interval of `seconds`. It covers the variation between launches or, for a single launch, within
-        it. None means unknown.
+    `interval`: the 95 % interval of `seconds`. The interval covers the variation between launches, or the variation
+        within a single launch. None means unknown.
     `spread`: the times of the fastest and the slowest launch, or None if there is only one launch.
     """
 
@@ -165,7 +165,7 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 
 
 def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
-    """From rows that differ only in their launch, return the row with the middle time.
+    """Return, of each set of rows that differ only in their launch, the row with the middle time.
 
     If two launches are in the middle, return the row of the slower launch. The row of the fastest launch may have been
     fast by chance.
@@ -334,7 +334,7 @@ def _value(header: Header, name: str) -> str:
 
 
 def label_of(labels: Mapping[str, CurveLabel], row: Summary) -> CurveLabel:
-    """Return the label of the curve to which a row belongs. The label is that of the row's job.
+    """Return the label of the curve to which a row belongs. This is the label of the row's job.
 
     Rows that were copied through host memory have a separate curve with another label.
     """
@@ -358,7 +358,7 @@ def transports(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, 
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
-    """Return a remark that names the pairs copied through host memory."""
+    """Return a remark that names the pairs whose copies went through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
     more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
     named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])

@@ -188,7 +188,10 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Check whether the scaling table shows the bandwidth of this row (pipelined) instead of its time."""
+    """Check whether the scaling table shows the bandwidth of this row instead of its time.
+
+    The table shows bandwidths only for pipelined rows.
+    """
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -265,7 +268,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Combine the groups of one job, mode and size in one list."""
+    """Return one list for each job, mode and size, with the results of all groups."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

@@ -188,7 +188,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that contradict each other by more than noise explains.
+    """Two measured rows that contradict each other by more than noise can explain.
 
     `ratio`: the measured time of the first row / the largest time that the other row allows.
     `rule`: the rule that the two rows break, such as `pipelined <= isolated`.

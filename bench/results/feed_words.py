@@ -29,7 +29,7 @@ _MARKED = {  # the rates that are marked beside the rate of a row: field and wor
 
 
 def fastest_first(document: Document) -> list[Fed]:
-    """Return the results from the fastest to the slowest."""
+    """Return the results, sorted from the fastest to the slowest."""
     return sorted(document.feeds, key=lambda one: -one.bytes_per_s)
 
 

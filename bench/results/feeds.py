@@ -1,6 +1,6 @@
 """Compare the measured rate of reading a data set with the rates that limit it.
 
-Also compare it with a workload's demand.
+Also compare the rate with a workload's demand.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Rows are compared if they have the same job, mode and size. Each row belongs to a group of a single rank and has a rate.
 `z` is the distance of a GPU's rate from the median, in robust standard deviations. A robust standard deviation is
-1.4826 x the median absolute deviation. At least 0.5 % of the median is used. A few slow GPUs hardly change this
-standard deviation. A GPU is slow under two conditions: its rate is below the median by more than the share MATTERS, and
-its distance from the median is above `threshold`. If all GPUs are equal, a GPU is called slow by chance in at most one
-of a thousand runs.
+1.4826 x the median absolute deviation, but at least 0.5 % of the median. A few slow GPUs hardly change this standard
+deviation. A GPU is slow if its rate is below the median by more than the share MATTERS and also by more than
+`threshold` robust standard deviations. If all compared GPUs are equal, a comparison calls any of them slow with a
+probability of at most 1 in 1000.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _transports(document: Document, without_latency: Collection[str], most: int)
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
     If a case has several launches, only the row of the middle launch is used.
-    `without_latency`: the jobs in which a time covers several operations, so the time is no latency.
+    `without_latency`: the jobs whose times are not latencies, because each time covers several operations.
     """
     usable = [row for row in document.summaries if row.verified is not False]
     found = []
@@ -201,9 +201,9 @@ def _telling(rated: Sequence[Summary]) -> Sequence[Summary]:
     """Return the rows among which the largest bus bandwidth is searched.
 
     Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. If all
-    pipelined rows are of small messages, they do not take precedence, because their times depend on latency. For
-    modelled rows, the bandwidth of ideal links would be misleading. Modelled rows with an expected figure of a real
-    machine therefore take precedence over other modelled rows.
+    pipelined rows have small messages, they do not take precedence, because their times depend on latency. For modelled
+    rows, the bandwidth of ideal links would be misleading. Modelled rows with an expected figure of a real machine
+    therefore take precedence over other modelled rows.
     """
     largest = max((row.payload_bytes for row in rated), default=0)
     pipelined = [row for row in rated if row.mode == "pipelined"]
@@ -229,7 +229,7 @@ def _best(rated: Sequence[Summary]) -> dict[str, Any]:
 
 
 def _is_rated(row: Summary) -> bool:
-    """Check whether a row has a bus bandwidth, and whether it does not exceed its bound."""
+    """Check whether a row has a bus bandwidth that does not exceed the row's bound."""
     rate = row.busbw_bytes_per_s
     return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
 

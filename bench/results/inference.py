@@ -1,9 +1,9 @@
 """Estimate by which factor the time of a row differs between two runs, and give a verdict on the row.
 
 The input is one median per launch, because launches are the statistical units. Samples of several launches must not be
-merged into one sample. A test on merged samples finds a difference in most pairs of identical runs. The p-value comes
-from the joint test over all rows (results/joint_test.py). The joint test assumes no distribution. The interval assumes
-that the logarithms of the medians are normally distributed.
+merged into one sample. If samples of several launches are merged, a test finds a difference in most pairs of identical
+runs. The p-value comes from the joint test over all rows (results/joint_test.py). The joint test assumes no
+distribution. The interval assumes that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run
 class ComparisonVerdict(StrEnum):
     """The result of the comparison of one row.
 
-    Only the first four members are verdicts. Exploratory, modelled and imported rows have a ratio but get no verdict.
+    Only the first four values are verdicts. Exploratory, modelled and imported rows have a ratio but get no verdict.
     """
 
     SLOWER = "slower"
@@ -72,9 +72,8 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
     `se` is the standard error of the difference of the mean log medians, `sqrt(s_base^2 / k_base + s_new^2 / k_new)`.
     `t` is the 90 % quantile of Student's t with Welch's degrees of freedom. `test.least_log` is the logarithm of the
-    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change for
-    which the ratio is found to be beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
-    compared with means.
+    smallest change that the joint test finds. The other argument of max is the logarithm of the smallest change that is
+    found to exceed delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -110,7 +109,7 @@ def ratio_interval(
     Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the two halves of the interval
     (below and above the ratio) separately. Each half is the square root of a sum of two squares. The lower half uses
     the distance of `value` from its lower end, and the distance of `other` from its upper end. The upper half uses the
-    distance of `value` from its upper end and the distance of `other` from its lower end.
+    distance of `value` from its upper end, and the distance of `other` from its lower end.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))

@@ -12,11 +12,11 @@ p-values. Without a correction, the choice of the smaller p-value would cause to
 permutations give the corrected p-value.
 
 A few bad launches could hide a change. Three measures prevent this. First, values far from the median are winsorised.
-This is done within each row, and for whole launches. Second, the change of a row is computed in two ways: as it is, and
-relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the launches of
-the two runs alternated, a permutation may only exchange the two launches of a pair. If the machine also drifted, the
-mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to which
-run, so the permutation test remains exact.
+Winsorising applies within each row, and to whole launches. Second, the change of a row is computed in two ways: as it
+is, and relative to the other rows of the same launch. The test uses the larger of the two changes. Third, if the
+launches of the two runs alternated, a permutation exchanges launches only within pairs. If the machine also drifted,
+the mean of each pair is subtracted from its two launches. None of these measures depends on which launches belong to
+which run, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def joint_test(
     `alpha`: the probability with which a comparison of two equal runs may find a change.
     `most_counted`: the largest number of assignments that are all tried. If there are more assignments, the test draws
         assignments at random.
-    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. If so, a
-        permutation exchanges only the two launches of a pair. The design of the measurement must determine `paired`. If
+    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. For such pairs,
+        a permutation exchanges launches only within a pair. The design of the measurement must determine `paired`. If
         the measured data determined `paired`, the test would not be exact.
     """
     num_new = len(new)
@@ -138,7 +138,7 @@ def joint_test(
 
 
 def _drifts(base: Values, new: Values) -> bool:
-    """Check whether launches of different pairs differ more than the two launches of one pair.
+    """Check whether the machine drifted: launches of different pairs differ more than launches of one pair.
 
     The mean of each pair is subtracted only if the machine drifted. If the machine did not drift, subtracting the mean
     would make the test less likely to find a change. Exchanging the two launches of a pair does not change the result.
@@ -228,8 +228,9 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
     The statistic of a row is |change| / (error of the row + median error over the rows). The returned error of a row is
     its error plus the median error.
 
-    If a row has few launches that happen to be equal, its own error is nearly 0. The median error keeps the statistic
-    of such a row small. If a row has fewer than two launches in one of the runs, its statistic is 0.
+    If a row has only a few launches, and their times happen to be equal, the row's own error is nearly 0. The median
+    error keeps the statistic of such a row small. If a row has fewer than two launches in one of the runs, its
+    statistic is 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new
@@ -281,8 +282,8 @@ def _p_of_each(statistic: Values) -> Values:
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
     """Return the p-value and the smallest detectable change of each row.
 
-    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of
-    `size` is the measured assignment.
+    The measured statistic of a row is compared with the statistics of all rows in all assignments. The first row of the
+    array `size` belongs to the measured assignment.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)

@@ -56,7 +56,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """Return a function that takes a header and returns the value of a factor in its case."""
+    """Return a function that takes a header and returns the factor's value in the header's case."""
 
     @lru_cache(maxsize=1024)  # a comparison reads the factors of each launch many times
     def shown(argv: tuple[str, ...], transport: str) -> str | None:
@@ -149,7 +149,7 @@ def cells(
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     """Return the environment variables for which a scenario has several values (`env`).
 
-    In jobs of the same case and launch, such a variable has several values.
+    Jobs of the same case and launch differ in the value of such a variable.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():

@@ -243,7 +243,7 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench has no prediction of a real machine for a modelled row.
+    """The reasons why linkbench cannot predict a real machine's result for a modelled row.
 
     In a note, the names of the patterns come before this reason.
     """
@@ -258,7 +258,7 @@ class NoExpectationCode(Code):
 
 
 class ConflictCode(Code):
-    """Why two measured rows cannot both be right."""
+    """The reasons why two measured rows cannot both be right."""
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
@@ -278,7 +278,7 @@ class ConflictCode(Code):
 
 
 class ReasonCode(Code):
-    """Why a row of one run cannot be compared with the other run."""
+    """The reasons why a row of one run cannot be compared with the other run."""
 
     MODELLED_AND_MEASURED = "modelled-and-measured", "modelled in {modelled}, measured in {measured}"
     FACTORS_DIFFER = "factors-differ", "{differences:list}"
@@ -294,7 +294,7 @@ class ReasonCode(Code):
 
 
 class NoFitCode(Code):
-    """Why no model could be fitted to a curve."""
+    """The reasons why no model could be fitted to a curve."""
 
     WRONG_DATA = "wrong-data", "a row received wrong data"
     FEW_SIZES = "few-sizes", "only {num} sizes: a model needs at least {least}"

@@ -264,7 +264,7 @@ def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations of a weighted line fit.
 
     The arguments are weighted sums of 1, S, S^2, T and S T, where S is the size and T the time. A parameter that would
-    be negative becomes zero. The other parameter is then fitted alone.
+    be negative becomes zero, and the other parameter is then fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -311,7 +311,8 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 def _over_launches(launches: Any) -> Any:
     """Return resampled times. Each resample is the median over randomly drawn launches.
 
-    Launches may be drawn several times (drawing with replacement). A drawn launch contributes its times at all sizes.
+    Launches may be drawn several times (drawing with replacement). A randomly drawn launch contributes its times at all
+    sizes.
     """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T

@@ -106,7 +106,7 @@ def _height(lines: Iterable[str]) -> int:
 
 
 def _more(left_out: Mapping[str, int]) -> list[str]:
-    """Return the line that says how many notes are left out. Return no line if none are."""
+    """Return the line that says how many notes are left out. If no note is left out, return no line."""
     counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
     if len(counts) > _MOST_COUNTED:
         counts[_MOST_COUNTED:] = [f"and {len(counts) - _MOST_COUNTED} other kinds"]
@@ -114,7 +114,7 @@ def _more(left_out: Mapping[str, int]) -> list[str]:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return what the last line says about the notes of one code: a description, and the number of hidden notes.
+    """Return what the last line says about the hidden notes of one code: a description, and the number of notes.
 
     For flags, the count is the number of rows with the flag.
     """
@@ -124,7 +124,7 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 
 
 def _one_line(code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """Return one line that stands for all notes of a code.
+    """Return one line that represents all notes with the same code.
 
     A single note is shown in full. If there are several notes, the line has their number and the text of the first
     note.
@@ -260,7 +260,7 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
     """Return a note on each rank that lacked CPU time in at least one row.
 
-    The notes are sorted by the share of CPU time, the smallest share first.
+    The rank that got the smallest share of the CPU time it needed comes first.
     """
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -291,7 +291,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`. The note explains the bound behind the letter."""
+    """Return a note for each letter in the column `bound`. The note explains which bound the letter stands for."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():

@@ -34,7 +34,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = ()) -> None:
     """Declare `--format` and `--output`.
 
-    `formats`: the allowed formats; by default all files of results/formats/, with `table` first.
+    `formats`: the allowed formats. By default, each file in results/formats/ is a format, and `table` comes first.
 
     If the path of `--output` cannot be written, the command refuses to start.
     """

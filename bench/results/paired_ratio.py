@@ -1,8 +1,8 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap compare two neighbouring blocks of one launch. Parity compares two neighbouring launches.
-Scaling and sharing compare two rows. If the machine drifts slowly, both times of a pair change equally, so their ratio
-does not change.
+The results for interference and overlap compare two neighbouring blocks of one launch. A parity result compares two
+neighbouring launches. The results for scaling and sharing compare two rows. If the machine drifts slowly, both times of
+a pair change equally, so their ratio does not change.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def over_launches(of_launches: Iterable[float]) -> PairedRatio:
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
     """Return the geometric mean of the ratios (second / first) of pairs of launches.
 
-    If there are three or more pairs, the result has a t interval.
+    If there are three or more pairs, the result has an interval from Student's t distribution.
     """
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)

@@ -64,7 +64,7 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """If both runs have a combination of pattern and transport, yield the factors of both runs for it.
+    """Yield the factors of both runs, for each combination of pattern and transport that both runs have.
 
     If the runs have no transport in common, yield the factors of both runs for each pattern.
     """
@@ -82,7 +82,7 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """Return the factors that prevent a comparison: those for which the two runs have no value in common.
+    """Return the factors that prevent a comparison, because the two runs have no value of the factor in common.
 
     If there is no such factor, return the factors whose sets of values differ. If both runs have a row with the same
     values of all factors, return an empty list.
@@ -112,7 +112,7 @@ def paired(
     - The third step pairs rows that have the same pattern, mode, group and size. Such rows cannot be compared. The
       comparison states the reason.
 
-    Two rows are paired only if no other unpaired row has the same values.
+    In each step, two rows are paired only if no other unpaired row has the same values.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

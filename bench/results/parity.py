@@ -1,10 +1,10 @@
 """Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-The other tool reports a certain statistic, and both times are computed by this statistic. For OSU and nccl-tests, this
-statistic is the mean over ranks of each rank's mean time (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth
-reports a rate, from which linkbench computes the median time. For isolated calls of nccl-tests, the statistic is
-linkbench's median. If two cases differ only in how their ranks were started, they count as the same case. The interval
-of the ratio is a t interval of the mean log ratio over pairs of launches.
+Both times are computed by the statistic that the other tool reports. For OSU and nccl-tests, this statistic is the mean
+over ranks of each rank's mean time (`compat.osu_mean_s`, `compat.nccl_tests_s`). nvbandwidth reports a rate, from which
+linkbench computes the median time. For isolated calls of nccl-tests, the statistic is linkbench's median. If two cases
+differ only in how their ranks were started, they count as the same case. The interval of the ratio is Student's t
+interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compute how many launches a comparison needs, from the launches of an earlier run.
 
 The module simulates comparisons of two runs. Each simulated run consists of launches that are drawn from the measured
-run. A launch is drawn with all its rows, so correlated rows stay correlated. One simulated run is made slower by a
-known change. If launches alternate, two successive launches of the measured run form a simulated pair.
+run. A launch is drawn with all its rows, so correlated rows stay correlated. One of the two simulated runs is made
+slower by a known factor. If launches alternate, two successive launches of the measured run form a simulated pair.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Power:
     `all_rows`: the share of simulated comparisons that find a change of all rows.
     `one_row`: the share of simulated comparisons that find a change of a single row. Each of these comparisons changes
         another randomly drawn row.
-    `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
-    `least_row`: the smallest change of a single row that 9 of 10 comparisons find. The value is a median over the rows.
+    `least_all`: if all rows change, the smallest change that 9 of 10 comparisons find.
+    `least_row`: if a single row changes, the smallest change that 9 of 10 comparisons find, as a median over the rows.
     `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
@@ -75,7 +75,7 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches per run with which 9 of 10 comparisons find both changes.
+        """The smallest number of launches per run that lets 9 of 10 comparisons find both changes.
 
         The value is None if no simulated number of launches is enough.
         """

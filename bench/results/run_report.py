@@ -62,7 +62,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield the notes of each job on its choices, and the facts that all jobs have in common."""
+        """Yield the notes in the jobs' headers, and the facts that all jobs have in common."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))

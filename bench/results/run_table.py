@@ -1,6 +1,6 @@
 """Lay out the table of a run's rows in the style of nccl-tests.
 
-A line shows one size and group. Each mode has its own columns.
+Each line shows one group at one size. Each mode has its own columns.
 """
 
 from __future__ import annotations
@@ -177,7 +177,10 @@ class RunTable:
         return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
 
     def _name_bound(self, row: Summary) -> None:
-        """If the table shows the bound of a row, give the bound a letter. A bound keeps its first letter."""
+        """If the table shows the bound of a row, give the bound a letter.
+
+        A bound that already has a letter keeps this letter.
+        """
         shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
         if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
             key = (row.bound_name or "", row.bound_kind or "")
@@ -378,9 +381,9 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 def _paired(rows: Iterable[Summary], heading: str) -> list[TableLine]:
     """Return the lines that show the rows of one size, below a heading. A line has the rows of all modes of one group.
 
-    If a group has two rows of one mode, an interrupted attempt measured the first row. The second row replaces the
-    first row. A row is not replaced if it was imported from a log or has wrong data. If the first row is not replaced,
-    the second row begins a new line.
+    If a group has two rows of one mode, the second row replaces the first row, which is from an interrupted attempt.
+    The first row is not replaced if the rows are imported from a log, or if one of them has wrong data. The second row
+    then begins a new line.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group

@@ -52,7 +52,7 @@ class _Point:
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
     """Return the comparisons of rows with their references, in the order of the rows.
 
-    A reference is also in the result, compared with itself.
+    The result also contains each reference, compared with itself.
 
     `measured`: the rows of the run, from `launches.cells`.
     """
@@ -100,7 +100,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """For each point with another order of ranks, return the point of the same world in linear order."""
+    """Pair each point whose ranks are not in linear order with the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 

@@ -55,8 +55,8 @@ class RankShares:
     def slowest_rank(self) -> int | None:
         """Return the rank that is the slowest in more than half of the samples, or None if there is no such rank.
 
-        Return None if there are too few samples, or if there are only two ranks. Of two ranks, one is nearly always
-        slower than the other.
+        Return None if there are too few samples, or if there are only two ranks. If there are only two ranks, one of
+        them is nearly always slower than the other.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:

@@ -22,7 +22,7 @@ from bench.results.paired_ratio import interval_of, of_rows
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
     """Return one result for each group, mode and size that was measured both alone and with all other groups.
 
-    The order of the results is that of the job in which all groups ran at the same time.
+    The results are in the order of the job in which all groups ran at the same time.
 
     `measured`: the rows of the run, from `launches.cells`.
     """

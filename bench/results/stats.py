@@ -1,9 +1,9 @@
 """Compute the statistics of a row's samples: the median with an interval, trends and outliers.
 
-Also decide when a row has enough samples. The times of successive operations are skewed and not independent. The
-functions of this module assume neither a normal distribution nor independence. The ends of an interval are samples at
-certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective number of
-samples. Times are in seconds, in the order in which they were measured.
+This module also decides when a row has enough samples. The times of successive operations are skewed and not
+independent. The functions of this module assume neither a normal distribution nor independence. The ends of an interval
+are samples at certain ranks of the sorted samples (order statistics). The ranks of both ends depend on the effective
+number of samples. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def effective_size(seconds: Sequence[float]) -> float:
     """Return the effective number of samples: how many independent samples would give the same information.
 
     The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum begins at lag 1. The sum ends at
-    lag n/4, or before the first autocorrelation that is not positive. The sum is at least that of a first-order process
-    with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
+    lag n/4, or before the first autocorrelation that is not positive. The sum is at least as large as for a first-order
+    process with the same autocorrelation at lag 1. If all samples are equal, each sample counts as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -300,8 +300,8 @@ def should_stop(
     - Half the width of the row's interval is at most `target` x the median.
 
     The time limit `max_s` ends a row that already has n_min samples. After five times the limit `max_s`, 3 samples are
-    enough. A row with invalid samples (not finite, zero or below) never converges. Such a row ends only at the limit of
-    time or of samples.
+    enough. A row with invalid samples (not finite, zero or below) never converges. Such a row ends only at the time
+    limit or at the sample limit.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -334,7 +334,7 @@ def _ranks(values: Any) -> Any:
 
 
 def _ranks_of(order: Any, ordered: Any) -> Any:
-    """Return the same as `_ranks`, from the sorting order and the sorted values."""
+    """Return the result of `_ranks`, given the sorting order and the sorted values."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, order.size])
     ranks = np.empty(order.size)
@@ -365,8 +365,8 @@ def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     The number is n (1 - r) / (1 + r), where r is the correlation at lag 1. No row gets a larger effective number of
     samples than this upper limit. The correlation that is computed from n samples is too low by about (1 + 3 r) / n
     (Kendall 1954). If there are few samples, the sum over lags in `effective_size` therefore ends too early. For
-    example, one in ten intervals of 30 samples with r = 0.8 would miss the median without the upper limit. With the
-    upper limit, only one in twenty of these intervals misses the median.
+    example, take intervals of 30 samples with r = 0.8. Without the upper limit, one in ten of these intervals would
+    miss the median. With the upper limit, only one in twenty misses the median.
     """
     if not positive:
         return float(size)

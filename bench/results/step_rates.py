@@ -15,7 +15,7 @@ _FLOPS_APART = 0.05
 def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
     """Return the rates of a step of `step_s` seconds.
 
-    Some models have no samples, such as timed layers. For these models, the batch of one rank counts as one sample.
+    Some models, such as timed layers, have no samples. For these models, the batch of one rank counts as one sample.
     """
     work = step.work
     samples = work.get("samples", float(num_ranks))

@@ -24,7 +24,7 @@ _SAME_WORK = 0.01  # users type durations of layers with a few digits
 
 
 class ScalingReason(Code):
-    """Why more ranks do not make a job faster. A reason names the part of a step that grows most."""
+    """The reasons why more ranks do not make a job faster. The reason is the part of a step that grows most."""
 
     EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
     IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last rank"
@@ -105,7 +105,7 @@ def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[flo
     """Return the 95 % interval of a step's speed-up relative to the step `first`, or (None, None) if it is unknown.
 
     The relative errors of the two steps are independent. The relative error of the ratio is therefore the square root
-    of the sum of their squares.
+    of the sum of the two squared errors.
     """
     if one is first or one.low_s is None or one.high_s is None or first.low_s is None or first.high_s is None:
         return None, None

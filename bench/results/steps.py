@@ -118,7 +118,7 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's logger and linkbench's clocks differ about a pass by more than 10 % and more than 2 ms."""
+    """Check whether torch's logger and linkbench's clocks disagree on a pass by more than 10 % and more than 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
@@ -147,7 +147,7 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 
 
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[StepVariant, Removal]:
-    """For each variant, return the time that it saves, and the saving that the clocks inside the step predict.
+    """Return the measured saving of each variant, and the saving that the clocks inside the step predict.
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
     arrives. If one cause of delay is removed, another rank may become the last rank. If another rank arrives even later
@@ -228,7 +228,8 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
     """Return the medians over the launches of one row.
 
-    The merged row names a late rank or a disagreement between clocks and variants only if most launches found it.
+    The late rank of the merged row is the result that the launches gave most often, possibly none. The merged row names
+    a disagreement between clocks and variants only if more than half of the launches found it.
     """
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]

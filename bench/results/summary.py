@@ -328,8 +328,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The rate is the number of bytes that an operation must send, divided by the operation's time. The number of bytes is
-    that of the send/receive algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
+    The rate is the number of bytes that an operation must send, divided by the operation's time. The bytes are counted
+    for the send/receive algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None

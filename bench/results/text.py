@@ -163,7 +163,7 @@ def marks(flags: tuple[str, ...]) -> str:
 def letter(index: int) -> str:
     """Return the letter of a bound.
 
-    `index`: the number of the bound, counted from 0. The bound that the rows show first has the number 0.
+    `index`: the number of the bound, counted from 0. Bounds are numbered in the order in which the rows show them.
     """
     return ascii_lowercase[index % len(ascii_lowercase)]
 

@@ -1,4 +1,4 @@
-"""Results of training steps, of their checkpoints and of the data that feed them, each from several samples or rows.
+"""Results of training steps, of checkpoints, and of reading data sets. Each result combines several samples or rows.
 
 Rates are in bytes per second and times in seconds. An unknown value is None.
 """
@@ -18,7 +18,7 @@ HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """How much time a step saves if one cause of delay is removed, such as the exchange.
+    """The time that a step saves if one cause of delay, such as the exchange, is removed.
 
     `seconds`: the time that the step without the cause saves, as the median over pairs of blocks. Its 95 % interval
         is over the pairs of a single launch, or over several launches.
@@ -40,8 +40,7 @@ class StepRates:
     Unknown values are None.
 
     `samples`: the number of training samples in one step.
-    `flops_per_s`: the operations per second. A formula gives the number of operations. The number of operations comes
-        from a formula.
+    `flops_per_s`: the operations per second. The number of operations comes from a formula.
     `mfu`: `flops_per_s` / the dense rate in the data sheets.
     `counted_over_formula`: the number of operations that torch counted / the number that the formula gives.
     `peak_bytes`: the measured peak memory of each rank.
@@ -67,7 +66,7 @@ class TrainedStep:
     `step_s`: the median step of the slowest rank, without clocks inside the step.
     `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step
         with clocks.
-    `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
+    `disagree`: the causes of delay for which the two intervals of a Removal are more than 2 % of a step apart.
     `efficiency`: the time of a step without exchange / the time of a full step, both with clocks.
     `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without instruments.
     `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
@@ -117,7 +116,8 @@ class StepScalingPoint:
 
     `speedup`: the work per second, relative to the smallest number of ranks.
     `low`, `high`: the 95 % interval of the speed-up, from the intervals of this step and of the reference step.
-        They are None for the reference itself, and if one of the two steps has no interval, as with two launches.
+        Both are None for the reference itself, or if one of the two steps has no interval, for example with two
+        launches.
     `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 
@@ -207,7 +207,7 @@ class GpuPath(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, the rates that limit them, and the rate at which a workload consumes data.
+    """The passes over a data set, with the rates that limit the passes and the rate at which a workload consumes data.
 
     All times are medians over the passes.
 

@@ -1,4 +1,4 @@
-"""Explain signals, exit codes and losses that several programs report.
+"""Explain ends of processes that several programs report: signals, exit codes, time limits and lost nodes.
 
 A reader may replace these explanations with explanations for its own program.
 """

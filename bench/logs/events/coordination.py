@@ -159,8 +159,8 @@ class _Report:
 class CoordinationService(EventFormat):
     """Yields one event for each message. The lines after a message may list the tasks to which the message applies.
 
-    Lines of other processes may be inside the list. If a task whose heartbeats stopped connects again, it is not
-    treated as failed.
+    Lines of other processes may be inside the list. If the heartbeats of a task stopped, but the task connected again,
+    it is not treated as failed.
     """
 
     hints = (

@@ -183,7 +183,7 @@ class PodEvents(SignFormat):
     def _pod(self, line: EventLine) -> str | None:
         """Return the name of the pod.
 
-        The line, the command before the line, or the surrounding description contains the name.
+        The name is in the line, in the command before the line, or in the description around the line.
         """
         found = _POD.search(line.raw) or _ROW.match(line.raw) or _ASKED.search(line.before)
         if found is not None:
@@ -220,7 +220,11 @@ class PodEvents(SignFormat):
         return bool(pods) if pod is None else bool(pods & {pod, None})
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Add the pod to the event if the line or the description that contains the line names the pod."""
+        """Add the pod to the event if the line names the pod.
+
+        For a node that shuts down, the command before the line or the description around the line may also name the
+        pod.
+        """
         named = _POD.search(line.raw) or _ROW.match(line.raw)
         pod = self._pod(line) if named is not None or event.kind is _NODE_SHUT_DOWN else None
         return event if pod is None else replace(event, facts={**event.facts, "pod": pod})
@@ -230,7 +234,7 @@ FORMAT = PodEvents
 
 
 def _is_over(event: Event, started: str | None) -> bool:
-    """Whether the event's problem is over because the pod `started` has started. A pod without a name is None."""
+    """Whether the problem of the event is over, because the pod `started` has started. A pod without a name is None."""
     pod = event.facts.get("pod")
     if event.kind is _NODE_SHUT_DOWN:
         return pod is not None and pod == started

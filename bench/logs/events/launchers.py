@@ -264,7 +264,7 @@ class LauncherReports(EventFormat):
         yield from self._not_started(line, found)
 
     def _not_started(self, line: EventLine, found: Sequence[Event]) -> Iterator[Event]:
-        """Yield the event of a program that a node could not start, if a process is then reported as ended."""
+        """Yield the event of a program that could not start, if a launcher then reports that a process ended."""
         unstarted = next((event for event in found if event.kind is _NO_HELPER), None)
         if unstarted is not None:
             self._unstarted, self._num_after = unstarted, 0
@@ -298,7 +298,7 @@ class LauncherReports(EventFormat):
     def finish(self) -> Iterator[Event]:
         """Yield the event of a message that is incomplete at the end of the file.
 
-        A program that a node could not start is a failure if no program printed a line after the message.
+        A program that could not start is a failure if only launchers printed lines after the message about it.
         """
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))

@@ -254,7 +254,7 @@ FORMAT = LibraryErrors
 
 
 def _of_rank(event: Event, line: EventLine) -> Event:
-    """Add the rank that torch's watchdog names, and mark errors that the program's logger calls warnings."""
+    """Add the rank that torch's watchdog names. If a logger printed the error as a warning, mark it as advisory."""
     rank = _WATCHDOG.search(line.text)
     if event.rank is None and rank is not None:
         event = replace(event, rank=int(rank["rank"]))

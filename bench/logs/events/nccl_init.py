@@ -67,7 +67,7 @@ class NcclStart(EventFormat):
             self._stages[host, pid] = stage, line
 
     def finish(self) -> Iterator[Event]:
-        """Yield for each process the last stage that it reached."""
+        """Yield the last stage that each process reached."""
         for (host, pid), (stage, line) in self._stages.items():
             yield event_of(STAGE, line, host=host, pid=int(pid), facts={"stage": STAGES[stage]})
 

@@ -1,7 +1,7 @@
 """Read NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
 
-The numbers of completion statuses come from `enum ibv_wc_status` (libibverbs, verbs.h). In torch's messages, the same
-warning texts come after the words "Last error:".
+The numbers of completion statuses come from `enum ibv_wc_status` (libibverbs, verbs.h). torch prints the same warning
+texts after the words "Last error:".
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ class NcclWarnings(EventFormat):
     hints = ("NCCL WARN", _LAST_ERROR)
 
     def __init__(self) -> None:
-        """Start in the state in which no "Last error:" line has been read."""
+        """Start without a "Last error:" line."""
         self.is_open = False
 
     def read(self, line: EventLine) -> Iterator[Event]:

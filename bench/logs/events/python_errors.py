@@ -390,7 +390,7 @@ class PythonErrors(EventFormat):
             yield event
 
     def _old_wrappers(self, number: int) -> Iterator[Event]:
-        """Yield exceptions that report another exception, if the traceback of the other exception did not follow."""
+        """Yield exceptions that announce another exception whose traceback did not follow."""
         for label, event in list(self._wrappers.items()):
             if number - event.line > _LONGEST_TRACEBACK:
                 yield self._wrappers.pop(label)
@@ -466,7 +466,7 @@ def _note(lines: dict[str, int], label: str, number: int) -> None:
 
 
 def _is_own(found: re.Match[str]) -> bool:
-    """Check whether an exception is an error of its own, and not only a report that a process or a generator ended."""
+    """Check whether an exception is an error of its own. Some only report that a process or a generator ended."""
     name, message = found["error"].rpartition(".")[2], found["message"] or ""
     if found["error"] == "Error" or name in (*_INPUT_ENDED, *_REPORTS) or message.startswith(_REPORT_OF_HOROVOD):
         return False

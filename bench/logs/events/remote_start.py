@@ -147,14 +147,14 @@ _ENDS = 400  # lines after the report of a failed start, at most; a longer log s
 class RemoteStart(EventFormat):
     """Yields the errors of ssh near a launcher's report of a failed start.
 
-    Without such errors, yields the report itself. If the job makes progress after the errors or the report, the start
-    succeeded in the end.
+    If there are no such errors, the report itself is the event. If the job makes progress after the errors or the
+    report, the start succeeded in the end.
     """
 
     hints = tuple(dict.fromkeys([word for word, *_ in (*_SIGNS, *_REPORTS)] + ["ssh not successful for host"]))
 
     def __init__(self) -> None:
-        """Start without errors of ssh and without reports of launchers."""
+        """Begin without stored ssh errors and launchers' reports."""
         self._errors: list[Event] = []
         self._failed: list[Event] = []  # what the reports of failed starts mean
         self._last_line = 0  # the line of the last error of ssh or report
@@ -166,7 +166,7 @@ class RemoteStart(EventFormat):
         return bool(self._errors or self._failed or self._announced)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Store an error of ssh, or the meaning of a launcher's report."""
+        """Store the event of an ssh error, or the events that a launcher's report means."""
         if line.number - self._last_line > _NEAR:
             self._errors, self._announced = [], None
         if self._failed and line.number - self._last_line > _ENDS:
@@ -188,7 +188,7 @@ class RemoteStart(EventFormat):
         self._errors, self._failed = [], []
 
     def _is_known(self, line: EventLine) -> bool:
-        """Store an error of ssh, or the meaning of a launcher's report.
+        """Store the event of an ssh error, or the events that a launcher's report means.
 
         Return whether the line is an error or a report of this kind.
         """
@@ -242,7 +242,7 @@ def _is_users(found: re.Match[str]) -> bool:
 
 
 def _without_user(event: Event) -> Event:
-    """Remove the user from the facts, because a message does not need it."""
+    """Remove the user's name from the facts, because no message needs this name."""
     return replace(event, facts={name: value for name, value in event.facts.items() if name != "user"})
 
 

@@ -111,7 +111,7 @@ class MissingPrograms(EventFormat):
             self._last, self._left = event, left
 
     def _ended(self, host: str | None, rank: int | None) -> Iterator[Event]:
-        """Yield the event of the missing program of a process that ended with exit code 127.
+        """Yield the event of the program that a process lacked, if the process ended with exit code 127.
 
         A host or rank that is unknown is None.
         """
@@ -128,7 +128,7 @@ class MissingPrograms(EventFormat):
                 self._last = None
 
     def finish(self) -> Iterator[Event]:
-        """Yield the program that was to start the job, if the log ends after the shell did not find this program."""
+        """Yield the missing program that was to start the job, if the log ends soon after the shell reported it."""
         if self._last is not None:
             yield self._last
 
@@ -137,7 +137,7 @@ FORMAT = MissingPrograms
 
 
 def _lines_after(program: str) -> int | None:
-    """Return how many lines may follow the report of a missing program if the job ended for this reason.
+    """Return how many lines may follow the report if the missing program ended the job.
 
     If more lines follow, the job continued without the program. The result is None if the program does not start jobs.
     """

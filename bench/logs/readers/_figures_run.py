@@ -1,4 +1,4 @@
-"""Share code between the readers of tools with small outputs.
+"""Define code that the readers of tools with small outputs share.
 
 Each result of such a tool is a named figure, and not a row for a size. A reader reads only one run at a time.
 
@@ -70,7 +70,7 @@ class FiguresRun(RunNotes):
         """Read one line of the run. The run's first line is also passed to this method."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether this line ends this run and begins the next run. `begins` has already accepted the line."""
+        """Check whether this line, which `begins` has accepted, ends this run and begins the next run."""
         return self.has_results
 
     def close(self) -> None:

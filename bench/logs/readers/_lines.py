@@ -2,7 +2,7 @@
 
 A line may have several prefixes. This module removes the tags of mpirun, the labels of srun, pdsh and compose, and the
 brackets of ray. The module also removes pod names, timestamps, quote marks and indentation. Colours, CR, NUL and a byte
-order mark are also removed. Each prefix ends in a sign that cannot begin a row of numbers, such as a colon or a
+order mark are also removed. Each prefix ends in a character that cannot begin a row of numbers, such as a colon or a
 bracket. The first number of a row is therefore never mistaken for a label.
 
 Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters
@@ -173,10 +173,10 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield each line of a text, and the number of lines in the file that this line replaces.
+    """Yield each line of a text, and how many lines of the file it stands for.
 
-    The number is 0 if the yielded text is only the part of a line before a CR. The number is above 1 if the lines that
-    follow in the file were left out.
+    The number is 0 if the yielded text is only the part of a line before a CR. The number is above 1 if the next lines
+    of the file were left out.
     """
     held: list[str] = []
     size = 0
@@ -200,7 +200,7 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """Return a line, and the number of lines of the file that this line replaces.
+    """Return a line, and how many lines of the file it stands for.
 
     The number includes the lines that were left out after this line.
     """

@@ -1,4 +1,4 @@
-"""Recognise and parse the lines of nccl-tests and of its launchers that are not rows."""
+"""Recognise and parse all lines of nccl-tests and its launchers, except rows."""
 
 from __future__ import annotations
 

@@ -22,9 +22,8 @@ def doubts(
     """Yield the index of each row that cannot be correct, and the reason.
 
     If `timed` is true, the algbw of a row must equal `share * size / time`. The ratio of bytes to elements is the same
-    in all rows of a program. A program prints the operation in all rows or in no row. Likewise, a program prints the
-    root in all rows or in no row. If a few rows differ from all other rows in one of these properties, the few rows are
-    wrong.
+    in all rows of a program. Either all rows of a program state the operation, or no row does. The same is true of the
+    root. If a few rows differ from all other rows in one of these properties, the few rows are wrong.
 
     `half_digit_s`: the rounding error of printed times in seconds, if this error is larger than usual.
     """
@@ -40,9 +39,9 @@ def doubts(
 def _kind(row: ForeignRow) -> Hashable | None:
     """Return the values of a row that are equal in all rows of a program.
 
-    The first value is the row's size divided by the bytes of the row's elements. The other values say whether the
-    operation is missing, and whether the root is missing. Return None if this quotient is unknown. If the quotient is
-    not a whole number, the first value is None.
+    The first value is a quotient: the row's size / the bytes of all elements of the row. If this quotient is not a
+    whole number, the first value is None. The second value says whether the operation is missing, and the third value
+    says whether the root is missing. If the quotient is unknown, return None.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None

@@ -9,7 +9,7 @@ The tables of the programs differ in five properties:
 - whether in-place results are checked
 
 If only one program prints tables with the observed properties, the reader uses that program's pattern. The run then
-gets a remark. Otherwise the pattern is unknown.
+gets a remark. If several programs print such tables, or if no program does, the pattern is unknown.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ UNTITLED = RowLayout()
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
     """Check whether these fields are one half or both halves of a row.
 
-    The first fields of the row, such as its size, are not among these fields.
+    These fields do not include the first fields of the row, such as its size.
     """
     width = shape.width or 4
     return (
@@ -289,8 +289,8 @@ def rate_between(rate: float) -> tuple[float, float]:
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """Join the pieces of an interrupted row. Return None until the row is complete.
 
-    The interruption may be between two fields or inside a field, and the log does not show which of the two. If the
-    pieces can be joined in several ways, the way with consistent values is preferred.
+    The interruption may be between two fields or inside a field, and the log does not show which of the two. If there
+    are several ways to join the pieces, the function prefers the way that gives consistent values.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

@@ -144,7 +144,7 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """Report why the same rank is listed with two processes.
+        """Report that the same rank is listed with two processes.
 
         The program may have been restarted, or several runs may have printed at the same time.
         """
@@ -172,7 +172,7 @@ class OpenRun(RunNotes):
                 return
 
     def _listed_ranks(self) -> tuple[int | None, bool]:
-        """Return the number of ranks according to the lines about devices, and whether these lines list all ranks.
+        """Return the number of ranks that the lines about devices show. Also return whether they list all ranks.
 
         Several groups of ranks may run at the same time. Only the first group is counted.
         """

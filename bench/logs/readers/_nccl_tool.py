@@ -1,9 +1,10 @@
 """Run nccl-tests: build its arguments, and convert its output to records.
 
-Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
-The printed time is the average of the ranks' mean times. Isolated cases use `-I 1 -z 3` (since 2.19.2). In isolated
-cases, CUDA events measure the time of each call, and each call completes before the next call begins. The measured time
-does not include the barrier between two calls. The samples of isolated cases follow linkbench's definition.
+Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock measures
+their time. The printed time is the average of the ranks' mean times. Isolated cases use `-I 1 -z 3` (since 2.19.2). In
+isolated cases, CUDA events measure the time of each call, and each call completes before the next call begins. The
+measured time does not include the barrier between two calls. The samples of isolated cases follow linkbench's
+definition.
 
 nccl-tests measures a series of sizes with a constant factor or step. If the requested sizes do not form such a series,
 they are measured as part of a longer series. linkbench leaves out the results of sizes that were not requested.
@@ -145,7 +146,7 @@ class NcclTestsTool(Tool):
     def processes(self, world: World, build: Build) -> World:
         """Return the number of processes.
 
-        A build with MPI has one for each GPU, and a build without MPI has only one.
+        A build with MPI has one process for each GPU, and a build without MPI has a single process.
         """
         return world if "mpi" in build else World(1, 1)
 

@@ -1,4 +1,4 @@
-"""Collect one run of nvbandwidth while it is read. Tables become matrices. Lost data and errors become remarks."""
+"""Collect one run of nvbandwidth while it is read. Tables become matrices. A remark reports lost data or an error."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class NvbandwidthRun(RunNotes):
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
         """Compare the printed sum with the sum of the last table's cells.
 
-        If this table belongs to another test, do nothing.
+        If the last table belongs to another test, do nothing.
 
         `slack`: the rounding error of one cell.
         """

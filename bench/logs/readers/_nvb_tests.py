@@ -1,11 +1,11 @@
 """Define what each test of nvbandwidth copies, according to its source code (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
-  every version, the arrows that are printed above these tables show the wrong direction.
-- Two-way tests have two streams. The tests time only the first stream. The second stream only keeps the opposite
-  direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests of both
-  engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column to row,
-  as in `..._read1` (v0.6 to v0.8).
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction.
+  The arrows that nvbandwidth prints above these tables show the wrong direction in every version.
+- Two-way tests have two streams. The tests measure the time of the first stream only. The second stream only keeps the
+  opposite direction busy. Up to v0.5, the SM tests between GPUs printed the sum of both directions. Since v0.6, tests
+  of both engines (CE and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column
+  to row, as in `..._read1` (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
 - Up to v0.7, device_to_device_latency_sm read host memory. According to the change log, v0.8 fixed this error.
 """
@@ -109,9 +109,9 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 
 
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
-    """Return the cells of a table row by row. A table of GPU pairs gives no cells for its diagonal.
+    """Return the cells of a table, row by row. A table of GPU pairs gives no cells for its diagonal.
 
-    If a version prints 0.00 on the diagonal, the value 0.00 also marks pairs that were refused.
+    If a version prints 0.00 on the diagonal, it also prints 0.00 for pairs that were refused.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

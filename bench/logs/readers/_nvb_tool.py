@@ -1,8 +1,8 @@
 """Run nvbandwidth: build its arguments, and convert its matrices to records.
 
 One process copies between all GPUs that it sees. A start measures one size. A sample consists of 16 copies, which are
-all queued before the first copy begins. CUDA events time the sample, and the printed rate is the median of the samples.
-These tables are used:
+all queued before the first copy begins. CUDA events measure the time of the sample, and the printed rate is the median
+of the samples. These tables are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce
                   all at once    host_to_all_..., all_to_host_...

@@ -1,9 +1,10 @@
 """Read perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
 According to the program's source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9
-bits per second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round
-trip. The latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds.
-With this option, the column titles still say usec, so the output does not show that the values are cycles.
+bits per second. A bidirectional bandwidth is the sum of both directions. The latency of send and write operations is
+half a round trip. The latency of read and atomic operations is a whole round trip. With `-C`, perftest prints cycles
+instead of microseconds. With this option, the column titles still say usec, so the output does not show that the values
+are cycles.
 """
 
 from __future__ import annotations

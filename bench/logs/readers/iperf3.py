@@ -1,8 +1,8 @@
 """Read iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON or JSON lines.
 
 According to the program's source, prefixes of bits are powers of ten (Gbits is 1e9), and prefixes of bytes are powers
-of two (MBytes is 2^20). The first result of a run is the sum of the rates at the receivers. Intervals become results
-only if the summary is missing.
+of two (MBytes is 2^20). The first result of a run is the sum of the rates at the receivers. The figures of single
+intervals become results only if the summary is missing.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ second. The size in a record is the size of one rank's buffer. For all-gather an
 block. The algbw is S / time. The time of a rank includes the wait for later ranks, so this time is an upper bound on
 the time of the operation. A job repeats each operation thousands of times. A file contains the records of one rank or
 of several ranks. A row is made for each size. The reader takes the record of the slowest rank from each operation. The
-row contains the record with the median time. If the number of records is even, the row contains the slower of the two
-middle records. The row's time and rates are thus from a single record.
+row is made from the record with the median time. If the number of records is even, the row is made from the slower of
+the two middle records. The row's time and rates are thus from a single record.
 """
 
 from __future__ import annotations

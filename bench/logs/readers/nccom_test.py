@@ -173,9 +173,9 @@ class NccomRun(FiguresRun):
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
         """Return the number of bytes per second in one printed GB/s.
 
-        The unit is correct if every rate equals size / time. Return None if no unit fits all rates. Rates of small
-        sizes have too few digits to show the unit. If no rate has enough digits, the function uses the unit of the
-        version whose tables have this column.
+        The unit is correct if every rate equals size / time. Return None if no unit fits all rates. Printed rates of
+        small sizes have too few digits to determine the unit. If no rate has enough digits, the function uses the unit
+        of the version whose tables have this column.
         """
         fitting = {_GIB, _GB}
         mean = ""

@@ -209,7 +209,7 @@ class _OpenRun(RunNotes):
     def _sorted_cells(
         self, grid: _grid.Grid, factor: float, disabled: bool, reads: bool
     ) -> tuple[list[MatrixCell], list[MatrixCell], list[MatrixCell]]:
-        """Divide the cells of a table into copies between peers, through host memory, and inside one GPU."""
+        """Divide the cells of a table into three kinds: between peers, through host memory, and inside a GPU."""
         peers: list[MatrixCell] = []
         staged: list[MatrixCell] = []
         inside: list[MatrixCell] = []

@@ -103,7 +103,7 @@ class TransferBench(FiguresReader):
     new_run = TransferBenchRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the first line of a start, or a line of results."""
+        """Check whether the line is a line of results, or the first line that a start of the program prints."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _AGGREGATE))
 

@@ -20,7 +20,7 @@ UNKNOWN = -1  # the value in arrays for a missing column or value
 
 
 class Database:
-    """A database that is opened read-only. Raises one of ERRORS if it cannot be opened.
+    """A database that is opened read-only. Raises one of ERRORS if the file cannot be opened.
 
     `columns`: the columns of each table.
     `error`: SQLite's message about the first damage, if any. Rows before the damage are used.

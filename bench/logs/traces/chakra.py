@@ -90,7 +90,7 @@ class Chakra:
     name = "chakra"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check the first bytes of the unpacked file, or the file name of a protobuf file."""
+        """Check the first bytes of the unpacked file. For a protobuf file, check its name."""
         if _OF_TORCH.match(head) or _OF_TOOLS.match(head):
             return True
         return ".et" in path.suffixes and not head.lstrip().startswith((b"{", b"["))

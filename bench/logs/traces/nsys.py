@@ -467,7 +467,7 @@ def _op(call: NcclCall | None) -> str | None:
 
 
 def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]:
-    """Map the name of each kernel that torch uses for only one operation to this operation.
+    """Return the operation of each kernel that torch uses for only one operation, by the kernel's name.
 
     For example, SendRecv may map to alltoall. If the launch of a kernel was not recorded, the kernel's operation is
     taken from this map.

@@ -62,7 +62,7 @@ _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D
 
 
 class _Name:
-    """A name of events, and the meaning of the name.
+    """A name that events share, and the meaning of the name.
 
     A file has few different names and repeats each name many times.
     """
@@ -431,7 +431,7 @@ class _Reading:
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread does no work of its own.
 
-    Such an event marks a step, waits for data or belongs to a collective.
+    An event does no work of its own if it marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
