@@ -118,9 +118,9 @@ def causes(
     """Return the findings that may explain why a job failed, the strongest first.
 
     A link that allows no connection is a possible cause only if it meets two conditions. First, the link loses packets.
-    Second, packets passed the link before the job (`before`), or another link of one of its two hosts works. The second
-    condition excludes firewalls that drop every packet of the test. If no host can be reached, a firewall may also be
-    the reason, and the result is empty.
+    Second, packets passed the link before the job (`before`), or one of the link's two hosts has another link that
+    works. The second condition excludes firewalls that drop every packet of the test. If no host can be reached, a
+    firewall may also be the reason, and the result is empty.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -404,7 +404,7 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if no timeout ended the job, or if the next rank's heartbeats stopped less than _CLEARLY_S later.
+    The result is None if no timeout ended the job, or if another rank's heartbeats stopped less than _CLEARLY_S later.
     The result is also None if a rank ended because it lost contact with another rank. A rank that hangs keeps its
     connections, so a lost contact has another reason. After a lost contact, the other ranks may only be waiting for the
     rank that ended.

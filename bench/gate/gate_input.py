@@ -54,8 +54,8 @@ class GateInput:
     `now`: the time at which the gate judges the run, from which the age of the run follows.
     `published`: a function that looks up published figures.
 
-    The records have no sample times, because the times of a whole run may not fit into memory. Only the first time of
-    the warm-up is kept.
+    The records have no sample times, because the times of a whole run may not fit into memory. Of the warm-up times,
+    only the first is kept.
     """
 
     name: str

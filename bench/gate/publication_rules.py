@@ -25,7 +25,7 @@ class PublicationRule(Code):
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Create a member of the enum. The new member stores `held` and `not_judged` as attributes.
+        """Create a member of the enum, with the attributes `template`, `held` and `not_judged`.
 
         `held`: a sentence about the run that is true if the run follows the rule. `not_judged`: the reason why the rule
         cannot judge imported rows.

@@ -267,7 +267,7 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
     """Return the result of `read` for these facts, and cache it.
 
-    Each row of a run needs the result, and the facts of a header do not change.
+    The result is needed for each row of a run, but the facts of a header do not change.
     """
     kept = _read.get(id(facts))
     if kept is None or kept[0] is not facts:

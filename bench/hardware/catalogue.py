@@ -262,7 +262,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Map each link of a GPU to the source of its rate, and to whether a person has checked the rate in that source.
+    """Map each link of a GPU to the source of its rate, and to a flag: whether a person has checked the rate there.
 
     The rates of PCIe and NVLink generations are in links.yaml.
     """

@@ -13,7 +13,7 @@ A *stall* is a time in which a rank only waits for collectives. A stall is ended
 within the stall. Until the last rank arrives at a collective that ends the stall, the stall counts as imbalance. The
 rest of the stall counts as exposed exchange. Earlier collectives that still move data while a rank is late do not
 prolong the step. A stall continues the previous stall under two conditions. There is almost no work between the two
-stalls. At the end of the previous stall, the rank had already arrived at a collective that ends the later stall.
+stalls. When the previous stall ended, the rank had already arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ def _first_block(
     """Measure one launch of each setting, until the budget ends. Settings without a launch become `untried`.
 
     The time of a launch is known only after the first launches. Launches are therefore measured in groups, and each
-    group uses at most half of the remaining launches. If the budget allows a confirmation at all, the launches of the
-    shortest confirmation are reserved.
+    group uses at most half of the remaining launches. If the budget allows a confirmation at all, enough launches for
+    the shortest confirmation are reserved.
     """
     number = found.num_blocks = found.num_blocks + 1
     left = list(others)
