@@ -112,7 +112,7 @@ class LinkTest:
 
     @property
     def num_tested(self) -> int:
-        """The number of ordered pairs of hosts that were tested."""
+        """The number of ordered pairs of hosts with a tested link."""
         return len({(link.a, link.b) for link in self.links if link.state != LinkState.UNTESTED})
 
     @property

@@ -360,7 +360,7 @@ def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link on which retransmitted data got no answer.
 
-    If several links failed in this way, return the failure of the host that is an end of all these links.
+    If several links failed in this way, return the failure of the host that all these links have in common.
 
     When the controller tests the links, the link may already work again. The result is None if the links share no host.
     """

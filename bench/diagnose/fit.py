@@ -224,8 +224,7 @@ class Fitted:
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
         """Return how slow a link is.
 
-        The function assumes that normal links differ from each other only as much as repeated measurements of one link
-        differ.
+        The function assumes that normal links differ no more than repeated measurements of one link.
         """
         return self._posterior(residual, self.sigma, 2 * num_links)
 

@@ -134,7 +134,7 @@ class Fleet:
     def is_one(self) -> bool:
         """Whether one page can show all runs, because enough similar jobs ran on different hosts.
 
-        In addition, at least half of all runs must belong to a group.
+        The value is False if less than half of all runs belong to a group.
         """
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}

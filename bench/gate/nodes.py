@@ -114,8 +114,8 @@ class NodeVerdict:
 class _Case:
     """The evidence about a host.
 
-    `accusing`: reasons for which the host fails.
-    `open`: reasons for which it is undecided whether the host is good.
+    `accusing`: reasons why the host fails.
+    `open`: reasons why it is undecided whether the host is good.
     """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)

@@ -156,7 +156,7 @@ def bounding_links(
     """Return the links to use for the bounds of a run, as the header of its results file contains them.
 
     The links are those of the instance type `name`, but with the rates in `rates`. Without a name and without rates,
-    the result is {}, which means unknown. Raises UsageError as node_links does.
+    the result is {}, which means unknown. Raises UsageError for the same reasons as `node_links`.
 
     `one_per_gpu`: whether each rank uses its own GPU.
     """

@@ -277,7 +277,7 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
     """Find exchanges that the backward pass cannot hide.
 
-    The backward pass is too short, or the ranks wait for each exchange.
+    Either the backward pass is too short, or the ranks wait for each exchange.
     """
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
     if without is None or not _compared(known):

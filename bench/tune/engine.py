@@ -272,7 +272,7 @@ def _is_faster(differences: Sequence[float]) -> bool:
 
 
 def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
-    """Return the setting that is fastest relative to the baseline. All launches of a setting count."""
+    """Return the setting that is fastest relative to the baseline. All launches of a setting are used."""
 
     return min(settings, key=lambda each: ratio_to_baseline(found, each) or math.inf)
 
@@ -310,8 +310,8 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
     The interval is Student's t interval over pairs, and is valid for all LOOKS together. If the two settings are equal,
-    the launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the
-    interval wider.
+    the launches of a pair are exchangeable. The log ratio is then symmetric around 0. If the log ratios have heavy
+    tails, the interval only becomes wider.
     """
     middle = fmean(logs)
     error = stdev(logs) / math.sqrt(len(logs))
