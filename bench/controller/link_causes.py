@@ -47,7 +47,7 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link for which a second machine also replied.
+    """Yield a finding for each address of a tested link if a second machine also replied for this address.
 
     `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
         addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves

@@ -65,7 +65,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def host_link_of_each(header: Header, record: Record, through_host: bool) -> float | None:
-    """Return the lowest rate, in bytes per second, at which any rank can copy between its GPU and the host.
+    """Return the rate, in bytes per second, at which the slowest rank can copy between its GPU and the host.
 
     Return None if the rate is unknown. All ranks copy at the same time. Ranks that use the same GPU share the link of
     this GPU.

@@ -317,7 +317,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the median over ranks of the time per step in which an exchange of the rank moves data."""
+    """Return how many seconds of a step an exchange of the rank moves data: the median over ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)

@@ -262,7 +262,7 @@ class _Replay:
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """Complete the first collective for which ranks wait, although another rank never issues it.
+        """Complete the first collective that ranks wait for, even if another rank never issues it.
 
         A rank fails to issue a collective only if the files contradict each other.
         """

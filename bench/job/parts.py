@@ -38,7 +38,7 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A time in which a rank only waits for collectives, on its own clock.
+    """A time in which a rank only waits for collectives. Its start and end are on the rank's own clock.
 
     `releases`: the collectives that end the stall, as indices in `TracedJob.collectives`.
     `last_arrival_s`: the time on this rank's clock at which the last rank arrived at these collectives. The value is
@@ -181,7 +181,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived.
+    """Yield each stall with the arrival time of the last rank.
 
     A stall that continues another stall has the same arrival time as the other stall.
     """

@@ -1,6 +1,6 @@
 """Add the evidence of `feed` runs to a job with late input.
 
-The evidence is the rate of the storage, and settings with which the storage is fast enough.
+The evidence is the rate of the storage, and settings that make reading fast enough.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def settings_of(stage: Sequence[int], num_values: Sequence[int], incumbent: Sett
 
 
 def least_launches(num_values: Sequence[int], together: bool) -> int:
-    """Return the smallest number of launches with which a search makes sense."""
+    """Return the smallest number of launches for a useful search."""
     baseline = (0,) * len(num_values)
     stages = stages_of(num_values, together)
     return sum(len(settings_of(stage, num_values, baseline)) for stage in stages) + 2 * LEAST_PAIRS
