@@ -27,7 +27,7 @@ class Demand:
 
     `side`: "least", "most", or "not-slower". For "not-slower", the figure is compared with the baseline, and `value` is
     the largest tolerated change.
-    `of`: "bound", "reference" or "median" if `value` is a share of this quantity. "baseline" for the side "not-slower".
+    `of`: "baseline" for the side "not-slower"; "bound", "reference" or "median" if `value` is a share of this quantity.
     If `of` is empty, `value` is in bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """
