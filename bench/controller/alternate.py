@@ -72,7 +72,7 @@ class Side:
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:
-        """Measure the launch with the number `launch` of a plan that has `most` launches.
+        """Measure launch number `launch` of a plan with `most` launches.
 
         If the launch fails, the error has the exit code of the launch.
         """

@@ -184,7 +184,7 @@ def _none_obeys(varied: Factor, named: tuple[str, ...]) -> bool:
 def _ignored_factors(m: Measurement, site: Site, modelled: bool) -> list[CodedRemark]:
     """Return a remark for each factor that the measurement sets, if at least one of its jobs would ignore this factor.
 
-    If the measurement names only transports that must refuse the factor, the plan skips the jobs instead.
+    If all transports that the measurement names must refuse the factor, the plan skips the jobs instead.
     """
     remarks = []
     chosen_by = _transports(m, site, modelled)

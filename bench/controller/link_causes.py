@@ -47,7 +47,7 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link for which a second machine also replied.
+    """Yield a finding for each address of a tested link if a second machine also replied for this address.
 
     `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
         addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves
@@ -118,9 +118,9 @@ def causes(
     """Return the findings that may explain why a job failed, the strongest first.
 
     A link that allows no connection is a possible cause only if it meets two conditions. First, the link loses packets.
-    Second, packets passed the link before the job (`before`), or another link of one of its two hosts works. The second
-    condition excludes firewalls that drop every packet of the test. If no host can be reached, a firewall may also be
-    the reason, and the result is empty.
+    Second, packets passed the link before the job (`before`), or one of the link's two hosts has another link that
+    works. The second condition excludes firewalls that drop every packet of the test. If no host can be reached, a
+    firewall may also be the reason, and the result is empty.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -57,9 +57,9 @@ class HostNetwork:
     def more(self, other: HostNetwork) -> list[Address]:
         """Return further addresses of this host that `other` must be able to reach.
 
-        For a device that the run's settings select, the result has the first address of each family (IPv4, IPv6). The
-        host's name may lack addresses of one family. Each device with an address of the name then adds its first
-        address of the missing family. Each returned address is in a network that `other` may use.
+        For a device that the run's settings select, the result has the first address of each family (IPv4, IPv6). If
+        the host's name resolves to addresses of only one family, each device with such an address adds its first
+        address of the other family. Each returned address is in a network that `other` may use.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -112,7 +112,7 @@ class LinkTest:
 
     @property
     def num_tested(self) -> int:
-        """The number of ordered pairs of hosts that were tested."""
+        """The number of ordered pairs of hosts with a tested link."""
         return len({(link.a, link.b) for link in self.links if link.state != LinkState.UNTESTED})
 
     @property
@@ -208,9 +208,9 @@ def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[s
     """Yield passes over the hosts.
 
     In each pass, the first host takes part in every round, and each other host takes part in one round. The other hosts
-    are split into parts of `at_once - 1` hosts; the last part may be smaller. A round takes its host number k from
-    position k of one part. In round r of pass p, this is part `(r + p * k) modulo n`, where n is the number of parts.
-    Each pass therefore tests new pairs.
+    are split into parts of `at_once - 1` hosts; the last part may be smaller. Host number k of a round comes from
+    position k of one of these parts. In round r of pass p, this part has the number `(r + p * k) modulo n`, where n is
+    the number of parts. Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]

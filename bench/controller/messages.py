@@ -104,7 +104,7 @@ class OutcomeCode(OptionalPartsCode):
 
 
 class ResumeCode(Code):
-    """Findings of `--resume` in a run, other than missing rows."""
+    """What `--resume` finds in a run, apart from missing rows."""
 
     FAILED_AFTER_ROWS = "failed-after-rows", "no row is missing, but the job failed after its last row ({earlier})"
 

@@ -360,7 +360,7 @@ def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link on which retransmitted data got no answer.
 
-    If several links failed in this way, return the failure of the host that is an end of all these links.
+    If several links failed in this way, return the failure of the host that all these links have in common.
 
     When the controller tests the links, the link may already work again. The result is None if the links share no host.
     """
@@ -404,7 +404,7 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if no timeout ended the job, or if the next rank's heartbeats stopped less than _CLEARLY_S later.
+    The result is None if no timeout ended the job, or if another rank's heartbeats stopped less than _CLEARLY_S later.
     The result is also None if a rank ended because it lost contact with another rank. A rank that hangs keeps its
     connections, so a lost contact has another reason. After a lost contact, the other ranks may only be waiting for the
     rank that ended.

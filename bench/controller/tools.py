@@ -121,8 +121,8 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 def _build(tool: Tool, path: str) -> Build:
     """Return how a program was built.
 
-    The function searches the program's file for the texts in `tool.marks`. `tool.marks` maps the name of an ability to
-    the text that shows this ability.
+    The function searches the program's file for the texts in `tool.marks`. `tool.marks` maps the name of a feature,
+    such as `json`, to a text that is in every program with this feature.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

@@ -123,7 +123,7 @@ class RecordPass:
     def _read_shuffled(self, reader: RecordReader, part: int, units: Iterator[int]) -> Iterator[int]:
         """Shuffle records through a buffer: read each record into a free slot.
 
-        When all slots are full, empty a random slot.
+        When all slots are full, prepare the record in a random slot, and free this slot.
         """
         slots, drawn = self._buffers[part], random.Random(self._seeds[part])
         held: list[tuple[int, int]] = []  # (slot, record)

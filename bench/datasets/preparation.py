@@ -176,7 +176,7 @@ class Tokenise(Preparation):
             raise ValueError(f"{error.args[0]!r} is not in the vocabulary") from None
 
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Copy the numbers of the words."""
+        """Copy the word numbers from `result` to `record`."""
         record[:] = result[: self.record_bytes]
 
 

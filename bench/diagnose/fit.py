@@ -224,8 +224,7 @@ class Fitted:
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
         """Return how slow a link is.
 
-        The function assumes that normal links differ from each other only as much as repeated measurements of one link
-        differ.
+        The function assumes that normal links differ no more than repeated measurements of one link.
         """
         return self._posterior(residual, self.sigma, 2 * num_links)
 
@@ -233,9 +232,9 @@ class Fitted:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
         The prior is the sum of three distributions. The effects of normal parts have a normal distribution with the
-        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, one part in ten
-        runs is slow. The probability of a slow part is divided by the number of tested parts, to correct for multiple
-        tests. Smaller effects have another uniform distribution, with a higher probability.
+        standard deviation `spread`. The effects of slow parts have a uniform distribution. On average, a run is assumed
+        to have 0.1 slow parts. The probability of a slow part is divided by the number of tested parts, to correct for
+        multiple tests. Smaller effects have another uniform distribution, with a higher probability.
 
         The noise of a row has a normal distribution, apart from some outliers. The standard deviation and the share of
         outliers are estimated from this run.
@@ -321,7 +320,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected until the faster pairs of every other unit are normal.
+    """Mark slow units as suspected, and stop when the faster pairs of all other units are normal.
 
     The slowest units come first.
     """

@@ -134,7 +134,7 @@ class Fleet:
     def is_one(self) -> bool:
         """Whether one page can show all runs, because enough similar jobs ran on different hosts.
 
-        In addition, at least half of all runs must belong to a group.
+        The value is False if less than half of all runs belong to a group.
         """
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
@@ -176,8 +176,8 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """If the hosts form several separate clusters, add a cluster name to each run.
 
     Runs of different clusters are not compared. Hosts that ran jobs together form a cluster if these jobs have enough
-    different sets of hosts. All hosts outside these clusters form one cluster without a name. For example, hosts that
-    were tested only in separate pairs are in this cluster without a name.
+    different sets of hosts. All hosts outside these clusters form one cluster without a name. For example, this cluster
+    contains the hosts that were tested only in separate pairs.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -353,8 +353,8 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
     """Return the runs of a group. Failures that are usual for the group do not count as failures.
 
-    If most runs with a rate failed, the most frequent reason of failure counts as usual for the group. Each run with a
-    rate that failed for this reason gets the state WELL.
+    If most runs with a rate failed, the most frequent reason of failure counts as usual for the group. If a run failed
+    for this reason but has a rate, it gets the state WELL.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -389,7 +389,7 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return a _Level for the runs, or None if there are too few runs.
 
-    Many runs may be slow for another reason than a few slow hosts. These runs probably used a slower tier of the
+    If so many runs are slow that a few slow hosts cannot be the reason, these runs probably used a slower tier of the
     network. The rate of this tier then becomes the usual rate, with which all runs are compared.
     """
     if len(rated) < LEAST_HOST_SETS:
@@ -456,7 +456,7 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether a few slow hosts and links can explain the slow runs.
 
-    Single hosts cannot be the reason if half or more of all hosts are slow with all partners. Single hosts can also not
+    Single hosts cannot be the reason if half or more of all hosts are slow with all partners. Single hosts also cannot
     be the reason if too many runs of other hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)

@@ -145,7 +145,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
     """Map each host name to a short name. The beginning and the domain that all host names share are removed.
 
-    A shared number is removed only as a whole, and so is each part of the domain.
+    A number or a part of the domain is removed only as a whole.
     """
     if len(hosts) < 2:
         return {host: host for host in hosts}
@@ -205,8 +205,8 @@ _HOST_COLUMNS = (
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
     """Return a table row for each group.
 
-    The row has the median, the lowest and the highest rate in GB/s. The row also has the number of bad runs in each
-    state.
+    The row has the median, the lowest and the highest rate in GB/s. The row also has the number of slow runs, and the
+    number of lost runs in each state.
     """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]

@@ -1,4 +1,4 @@
-"""Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
+"""Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs of hosts explain the rest.
 
 Each host gets a probability of being at fault. `localise` finds each host that is slow with all its partners, as in
 `linkbench diagnose`. `localise` does not find hosts with failed runs. `localise` also does not find hosts that are slow
@@ -8,10 +8,10 @@ two hypotheses for every host:
 - The host has no fault. Its runs are slow or lost as often as the runs of other hosts without a fault.
 - The host is at fault. In at least one kind of job, its runs are slow or lost at a different rate than usual.
 
-The rarer bad runs are on other hosts, the more a bad run counts. For example, two failures are strong evidence if no
-other pair fails. Many slow runs are weak evidence if slow runs are common. If one host of a bad run is known to be at
-fault, the run counts less against the other host. If a pair had a bad run in one kind of job, the pair's runs in other
-kinds of job are not counted.
+A bad run counts more if bad runs are rare on other hosts. For example, two failures are strong evidence if no other
+pair fails. Many slow runs are weak evidence if slow runs are common. If one host of a bad run is known to be at fault,
+the run counts less against the other host. If a pair had a bad run in one kind of job, the pair's runs in other kinds
+of job are not counted.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidence that a host is at fault, for each host with bad jobs that ran on this host alone.
+    """Return, for each host with bad single-host jobs, the confidence that the host is at fault.
 
     A slow job proves a fault. A single lost job is enough to suspect the host.
 
@@ -285,7 +285,7 @@ class _Concentration:
     def _search(self, hosts: Sequence[str]) -> None:
         """Update the confidence of one host after the other until no confidence changes.
 
-        Each update takes into account the bad jobs that other hosts explain.
+        In each update, a bad job counts less if another host may have caused it.
         """
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):

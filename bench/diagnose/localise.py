@@ -248,7 +248,7 @@ class _Search:
     def _judge_links(self) -> None:
         """Find slow links.
 
-        A link is slow if its pairs are slower than the parts at both ends of the link explain.
+        A link is slow if its pairs are slower than expected from the parts at its two ends.
         """
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
@@ -384,7 +384,8 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
     """Return a Level for each kind of part that may be slow (rack, host, NIC or rank). The largest parts come first.
 
-    A part can be suspected only if it was measured with enough partners, and this number depends on the kind.
+    A part can be suspected only if it was measured with enough partners. The required number depends on the kind of
+    part.
     """
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))

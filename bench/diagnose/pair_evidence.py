@@ -158,7 +158,7 @@ def _diagnosed(
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """Return the verdict on pairs that a job chose while it measured.
+    """Return the verdict on the pairs of a ladder, a job that chooses its pairs while it measures.
 
     If the job ended before it had tested every host, the verdict calls no host healthy.
     """
@@ -189,8 +189,8 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
     A part is slow in the result if any of the diagnoses calls the part slow. A part is healthy in the result if at
-    least one diagnosis calls it healthy, and no diagnosis calls it slow or suspect. If any diagnosis lacks rounds, no
-    part of the result is healthy.
+    least one diagnosis calls it healthy, and no diagnosis calls it slow or suspect. If rounds are missing from any
+    diagnosis, no part of the result is healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

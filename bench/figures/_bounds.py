@@ -124,7 +124,7 @@ def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
 
 
 def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
-    """Return the highest rate that a bound's line reaches under the bound's name.
+    """Return the highest rate of a bound's line in the part below the bound's name.
 
     The name begins at the left edge of the panel.
     """

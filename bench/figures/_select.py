@@ -299,7 +299,7 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Return a remark that names the model size from which on a machine runs out of GPU memory.
+    """Return a remark that names the smallest model size for which a machine runs out of GPU memory.
 
     The curve of such a machine ends at this model size.
     """

@@ -245,7 +245,7 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
 def _origin_lines(parts: Sequence[str]) -> list[str]:
     """Return the lines of an origin, in which ` | ` separates the parts.
 
-    A part is divided only if it is longer than a line. No line begins or ends with ` | `.
+    A part is wrapped only if it is longer than a line. No line begins or ends with ` | `.
     """
     lines: list[str] = []
     for part in parts:
@@ -408,7 +408,7 @@ def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return a text in one line, so written that matplotlib shows each character unchanged.
+    """Return a text in one line, written so that matplotlib shows each character unchanged.
 
     Hidden characters are replaced by visible escapes. Two or more `$` are escaped, because matplotlib reads `$...$` as
     a formula.

@@ -29,7 +29,7 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 class ContactStep:
     """One command of the plan. Times are in seconds.
 
-    `command`: the words of the command line. The module `contact_site.py` fills the placeholders in these words.
+    `command`: the words of the command line, in which `contact_site.py` fills the placeholders.
     `least_s`: the step starts only if the budget has at least this time left.
     `accept`: the exit codes that do not count as a failure.
     `read`: the name of the function in `readers.py` that reads the step's figures.

@@ -48,7 +48,7 @@ class StepRecord:
 
 
 class ContactState:
-    """The records of steps that have been started or skipped by any call, in the order in which the steps ended."""
+    """The records of all steps that any call has started or skipped, in the order in which the steps ended."""
 
     def __init__(self, folder: Path, variant: str, digest: str) -> None:
         self._path = folder / NAME

@@ -51,11 +51,11 @@ class GateInput:
     `networks`: for each job, the networks that its log names.
     `inconsistent`: faults of rows that contradict their job's header.
     `baseline`: the run to compare with. If `baseline` is None, `no_baseline` says why.
-    `now`: the time at which the gate judges the run, from which the age of the run follows.
+    `now`: the time at which the gate judges the run. It is used to compute the age of the run.
     `published`: a function that looks up published figures.
 
-    The records have no sample times, because the times of a whole run may not fit into memory. Only the first time of
-    the warm-up is kept.
+    The records have no sample times, because the times of a whole run may not fit into memory. Of the warm-up times,
+    only the first is kept.
     """
 
     name: str

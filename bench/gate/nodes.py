@@ -66,7 +66,7 @@ _MOST_REASONS = 8
 class NodeReason:
     """A reason for the verdict on a node. The reason is either a fault of the run or a NodeCode.
 
-    `failure`: the name of the failure, or None for a NodeCode.
+    `failure`: the name of the failure, or None if `code` is a NodeCode.
     `where`: the job or the row in which the fault occurred, for example "allreduce 1M pipelined".
     """
 
@@ -114,8 +114,8 @@ class NodeVerdict:
 class _Case:
     """The evidence about a host.
 
-    `accusing`: reasons for which the host fails.
-    `open`: reasons for which it is undecided whether the host is good.
+    `accusing`: reasons why the host fails.
+    `open`: reasons why it is undecided whether the host is good.
     """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)

@@ -202,7 +202,7 @@ def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
 def quantity(value: float, limit: Demand) -> str:
     """Format a figure in the unit of its demand: a rate, a time or a percentage.
 
-    For a baseline, format a ratio of times.
+    If the demand refers to a baseline, the figure is a ratio.
     """
     if limit.of == "baseline":
         return f"{value:.3f} x"

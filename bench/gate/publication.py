@@ -82,8 +82,8 @@ class FindingStatus(StrEnum):
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule checks ("run", "rows", "timed rows" or _HOSTS). `about` is empty if all rows are imported and
-    the rule cannot judge imported rows.
+    `about`: what the rule checks ("run", "rows", "timed rows" or _HOSTS). If all rows are imported, and the rule cannot
+    judge imported rows, `about` is empty.
     `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 

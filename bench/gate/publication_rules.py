@@ -16,7 +16,7 @@ class PublicationRule(Code):
 
     `value`: the name of the rule in a rules file.
     `template`: the title of the rule.
-    `held`: a sentence about the run that is true if the run follows the rule.
+    `held`: the sentence about the run that the page prints if the run follows the rule.
     `not_judged`: the reason why the rule cannot judge rows from another tool's log. The text is empty if the rule can
     judge such rows.
     """
@@ -25,10 +25,10 @@ class PublicationRule(Code):
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Create a member of the enum. The new member stores `held` and `not_judged` as attributes.
+        """Create a member of the enum, with the attributes `template`, `held` and `not_judged`.
 
-        `held`: a sentence about the run that is true if the run follows the rule. `not_judged`: the reason why the rule
-        cannot judge imported rows.
+        `held`: the sentence about the run that the page prints if the run follows the rule.
+        `not_judged`: the reason why the rule cannot judge imported rows.
         """
         member = str.__new__(cls, value)
         member._value_ = value

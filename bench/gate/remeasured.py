@@ -184,7 +184,8 @@ def plan_of_retest(
     """Plan a retest of the failed parts only: the sizes that faults name, and the pairs of hosts that failed.
 
     `failed`: the hosts that failed.
-    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning of `others` are used first.
+    `others`: hosts that can be measured together with the failed hosts. Hosts at the beginning of `others` are used
+    first.
 
     The plan ignores faults that no measurement can repair. For example, no measurement repairs a modelled run, or a run
     from another cluster.

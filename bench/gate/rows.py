@@ -83,8 +83,9 @@ def evidence(
 
     If the first reason makes other reasons meaningless, the other reasons are left out.
 
-    `checked`: the keys of imported out-of-place rows whose data were correct. Some tools cannot check data in place and
-    print N/A. An unchecked in-place row is therefore accepted if the out-of-place row of the same operation is correct.
+    `checked`: the keys of imported out-of-place rows whose data were correct. Some tools cannot check the data of
+    in-place operations and print N/A instead. An unchecked in-place row is therefore accepted if the out-of-place row
+    of the same operation is correct.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:

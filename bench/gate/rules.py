@@ -1,4 +1,4 @@
-"""Define the contents of a rules file, which are the demands on a run. Also define the faults for which a run fails.
+"""Define the contents of a rules file, which are the demands on a run. Also define the faults that make a run fail.
 
 `gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. The module `gate/messages.py` has
 the names of failures.
@@ -27,8 +27,8 @@ class Demand:
 
     `side`: "least", "most", or "not-slower". For "not-slower", the figure is compared with the baseline, and `value` is
     the largest tolerated change.
-    `of`: the quantity of which `value` is a share ("bound", "reference" or "median"), or "". If `of` is empty, `value`
-    is in bytes per second or in seconds.
+    `of`: "baseline" for the side "not-slower"; "bound", "reference" or "median" if `value` is a share of this quantity.
+    If `of` is empty, `value` is in bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """
 

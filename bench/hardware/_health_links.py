@@ -166,10 +166,10 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 def _unlike_in_mesh(node: HealthNode, linked: dict[int, list[int]]) -> Iterator[HealthFinding]:
     """Find GPUs with fewer NVLinks than the other GPUs, in a node in which some pairs of GPUs have no NVLink.
 
-    In a complete mesh, all GPUs have the same number of links, although pairs of GPUs can differ. A container may show
-    only a part of a mesh, and then GPUs can differ by design. For this reason, only complete meshes and bridges between
-    two cards are checked. A finding is only doubtful, because some cards may have other bridges. Nodes with several GPU
-    models are not checked.
+    In a complete mesh, all GPUs have the same number of links, but some pairs of GPUs can have more links than others.
+    A container may show only a part of a mesh, and then GPUs can differ by design. For this reason, only complete
+    meshes and bridges between two cards are checked. A finding is only doubtful, because some cards may have other
+    bridges. Nodes with several GPU models are not checked.
     """
     bridges = max(map(len, linked.values())) == 1
     if len({each.name for each in node.gpus}) > 1 or not (bridges or len(linked) == len(node.gpus) >= _WHOLE_MESH):

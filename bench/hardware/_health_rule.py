@@ -137,7 +137,7 @@ def bridged_in_pairs(each: Gpu) -> bool:
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Group GPUs that have the same text, and yield the GPUs' names and the text of each group.
 
-    GPUs with an empty text are left out.
+    GPUs whose text is empty are left out.
     """
     by_text: dict[str, list[Gpu]] = {}
     for each, text in zip(gpus, texts, strict=True):

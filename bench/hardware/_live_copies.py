@@ -65,7 +65,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def host_link_of_each(header: Header, record: Record, through_host: bool) -> float | None:
-    """Return the lowest rate, in bytes per second, at which any rank can copy between its GPU and the host.
+    """Return the rate, in bytes per second, at which the slowest rank can copy between its GPU and the host.
 
     Return None if the rate is unknown. All ranks copy at the same time. Ranks that use the same GPU share the link of
     this GPU.
@@ -267,7 +267,7 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
     """Return the result of `read` for these facts, and cache it.
 
-    Each row of a run needs the result, and the facts of a header do not change.
+    The result is needed for each row of a run, but the facts of a header do not change.
     """
     kept = _read.get(id(facts))
     if kept is None or kept[0] is not facts:

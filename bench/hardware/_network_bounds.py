@@ -81,8 +81,8 @@ def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
     """Return how many bytes must leave the NVLink domains, summed over all domains. None if there is no formula.
 
     With k domains and payload S, an allgather or a reducescatter sends at least (k - 1) S between domains. An allreduce
-    sends at least 2 (k - 1) S. In an alltoall, a rank sends each other rank an equal part of S. The part of S that goes
-    to other domains is smallest if all domains except one are full.
+    sends at least 2 (k - 1) S. In an alltoall, every rank divides S into equal parts, one for each rank. The share of S
+    that goes to other domains is smallest if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

@@ -156,7 +156,7 @@ def bounding_links(
     """Return the links to use for the bounds of a run, as the header of its results file contains them.
 
     The links are those of the instance type `name`, but with the rates in `rates`. Without a name and without rates,
-    the result is {}, which means unknown. Raises UsageError as node_links does.
+    the result is {}, which means unknown. Raises UsageError for the same reasons as `node_links`.
 
     `one_per_gpu`: whether each rank uses its own GPU.
     """
@@ -262,7 +262,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Map each link of a GPU to the source of its rate, and to whether a person has checked the rate in that source.
+    """Map each link of a GPU to the source of its rate, and to a flag: whether a person has checked the rate there.
 
     The rates of PCIe and NVLink generations are in links.yaml.
     """

@@ -180,9 +180,9 @@ def uses_of(
 def _unit(pattern: str, shape: Shape) -> Shape:
     """Divide the payload of a shape by the largest possible power of two, so that many sizes share a cached result.
 
-    If the blocks of a collective are equal, its messages are proportional to its payload. Dividing the payload by a
-    power of two then divides all bytes and seconds without rounding, and the bandwidth stays the same. For other
-    patterns, the result is `shape` itself.
+    If the blocks of a collective are equal, its messages are proportional to its payload. If the payload is divided by
+    a power of two, all bytes and seconds are then divided by the same number without rounding, and the bandwidth stays
+    the same. For other patterns, the result is `shape` itself.
     """
     own: Pattern = plugins.load("pattern", pattern).PATTERN
     blocks, rest = divmod(shape.payload_bytes, shape.element_bytes * shape.num_ranks)

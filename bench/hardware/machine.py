@@ -2,8 +2,8 @@
 
 The user or the log names the machine, or the GPU models in the log identify the machine.
 
-Several instance types can have the GPU that the log names. Bounds then use only the GPU's own ports, and those links
-that are the same in all these types (`likely`). All other links are reported as unknown.
+Several instance types can have the GPU that the log names. Bounds then use only the GPU's own ports and the links that
+all these types have in common (`likely`). All other links are reported as unknown.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _UNKNOWN = "unknown"
 
 
 def title(hosts: Sequence[str]) -> str:
-    """Return the title of the page that these hosts share."""
+    """Return the title of the page about these hosts."""
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
@@ -43,7 +43,7 @@ def page(
 def nvlink_lines(found: Inventory) -> list[str]:
     """Return lines about the NVLinks of the GPUs, such as `gpu[0-7]: 18 of 18 links active`.
 
-    GPUs with the same text share a line.
+    If several GPUs have the same text, they share a line.
     """
     return list(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))
 

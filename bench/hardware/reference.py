@@ -85,7 +85,7 @@ class CopyReference:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFloor:
-    """The lowest busbw with which an allreduce on one node passes a published acceptance check."""
+    """The lowest busbw that a published acceptance check accepts for an allreduce on one node."""
 
     gpu: str
     bytes_per_s: float
@@ -107,7 +107,7 @@ def copies() -> tuple[CopyReference, ...]:
 
 
 def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
-    """Return the lowest busbw with which a GPU model passes published acceptance checks."""
+    """Return the lowest busbw that published acceptance checks accept for a GPU model."""
     file = yaml_file("reference")
     found = (each for each in file["limits"] if each["gpu"] == gpu)
     return tuple(AcceptanceFloor(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)

@@ -137,14 +137,14 @@ def _often_late(known: Known) -> list[LateRank]:
 def _is_bubble(known: Known, rank: int) -> bool:
     """Check whether other ranks wait mostly for messages from a rank.
 
-    A rank whose messages the other ranks await is a pipeline stage and not a late rank.
+    If the other ranks wait for messages from a rank, this rank is a pipeline stage and not a late rank.
     """
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
     return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find lateness that moves between ranks. If always the same rank is late, the lateness is not random."""
+    """Find lateness that moves between ranks. If the same rank is always late, the lateness is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s and not _is_bubble(known, one.rank)]
@@ -184,8 +184,8 @@ def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
     """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
     With p stages and m micro-batches, a step takes (m + p - 1) t, where t is the time of one micro-batch on one stage.
-    Each stage works for m t, both with GPipe and with 1F1B. The shortest waiting time is not reported if a micro-batch
-    has several messages, or if the job has several pipelines.
+    Each stage works for a time of m t, with the schedule GPipe as well as 1F1B. The shortest waiting time is not
+    reported if a micro-batch has several messages, or if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
@@ -277,7 +277,7 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
     """Find exchanges that the backward pass cannot hide.
 
-    The backward pass is too short, or the ranks wait for each exchange.
+    Either the backward pass is too short, or the ranks wait for each exchange.
     """
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
     if without is None or not _compared(known):
@@ -317,7 +317,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the median over ranks of the time per step in which an exchange of the rank moves data."""
+    """Return how many seconds of a step an exchange of the rank moves data: the median over ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -358,7 +358,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began during a wait of its host or shortly afterwards."""
+    """Return a rank's host-bound times that began while its host waited, or shortly after such a wait."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]

@@ -285,7 +285,7 @@ def _weight(place: Floats, at: int) -> Floats:
     """Return the weight of one replay in the linear interpolation between replays, for each draw.
 
     `place`: the position of each draw in the interval, from -1 (low end) to 1 (high end).
-    `at`: the position of the replay, which is -1, 0 or 1.
+    `at`: the position of the replay: -1 (low end), 0 (middle) or 1 (high end).
     """
     import numpy as np
 

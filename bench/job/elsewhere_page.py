@@ -88,7 +88,7 @@ class ElsewherePage(Report):
 
 
 def remarks_of(found: Elsewhere) -> Iterable[Coded]:
-    """Yield remarks on parts of the step for which the prediction uses the recorded times unchanged."""
+    """Yield remarks on the parts of the step whose recorded times the prediction uses unchanged."""
     if found.num_predicted < len(found.recorded.job.collectives):
         num_all = len(found.recorded.job.collectives)
         yield Coded.of(ElsewhereCode.NOT_PREDICTED, num=num_all - found.num_predicted, num_all=num_all)

@@ -44,8 +44,8 @@ class GraphChange:
     of the other ranks.
     `compute_factor`: the factor by which compute times are multiplied.
     `in_turn`: collectives that run one after the other within a group, because they share the group's links.
-    `alone`: a function that returns the seconds of a collective in `in_turn`, instead of `transfer`. The arguments of
-    the function are the index of the collective, and the idle time of the group's links before the collective.
+    `alone`: a function that replaces `transfer` for the collectives in `in_turn`. The arguments of the function are the
+    index of the collective, and the idle time of the group's links before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -244,7 +244,7 @@ class _Replay:
     def _balance_marks(self, rank: int, late: float) -> None:
         """Move the step boundaries that a late rank reached after its last wait.
 
-        Each boundary moves earlier by the rank's lateness at this boundary, but by at most `late`.
+        Each boundary moves earlier by the rank's lateness at this boundary. The shift is at most `late` seconds.
         """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
@@ -262,7 +262,7 @@ class _Replay:
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """Complete the first collective for which ranks wait, although another rank never issues it.
+        """Complete the first collective that ranks wait for, even if another rank never issues it.
 
         A rank fails to issue a collective only if the files contradict each other.
         """

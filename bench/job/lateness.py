@@ -146,7 +146,7 @@ def _since(
     by_rank: Mapping[int, Segments],
     job: TracedJob,
 ) -> dict[StepSegment, float]:
-    """Return the seconds of each segment of a rank, from the end of the last phase to its arrival at an exchange."""
+    """Return the seconds of a rank's segments, from the end of the last phase to the rank's arrival at an exchange."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
     if start is None:

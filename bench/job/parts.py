@@ -13,7 +13,7 @@ A *stall* is a time in which a rank only waits for collectives. A stall is ended
 within the stall. Until the last rank arrives at a collective that ends the stall, the stall counts as imbalance. The
 rest of the stall counts as exposed exchange. Earlier collectives that still move data while a rank is late do not
 prolong the step. A stall continues the previous stall under two conditions. There is almost no work between the two
-stalls. At the end of the previous stall, the rank had already arrived at a collective that ends the later stall.
+stalls. When the previous stall ended, the rank had already arrived at a collective that ends the later stall.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A time in which a rank only waits for collectives, on its own clock.
+    """A time in which a rank only waits for collectives. Its start and end are on the rank's own clock.
 
     `releases`: the collectives that end the stall, as indices in `TracedJob.collectives`.
     `last_arrival_s`: the time on this rank's clock at which the last rank arrived at these collectives. The value is
@@ -181,7 +181,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived.
+    """Yield each stall with the arrival time of the last rank.
 
     A stall that continues another stall has the same arrival time as the other stall.
     """

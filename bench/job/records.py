@@ -19,7 +19,7 @@ _SAME_CALL_S = 1e-3  # both sources record the host's call by the same clock, so
 
 
 def is_records(trace: RankTrace) -> bool:
-    """Check whether a file has only collectives: no compute, no steps, no phases of the program."""
+    """Check whether a file has only collectives: no compute, copies, steps or phases of the program."""
     return bool(trace.collectives) and not (len(trace.compute) or trace.steps or trace.phases or trace.copies)
 
 

@@ -1,6 +1,6 @@
 """Add the evidence of `feed` runs to a job with late input.
 
-The evidence is the rate of the storage, and settings with which the storage is fast enough.
+The evidence is the rate of the storage, and settings that make reading fast enough.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
 
 
 def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
-    """Return the supply with the fewest workers and, if this supply is too low, the smallest sufficient change.
+    """Return the supply with the fewest workers. If this supply is too low, also return the change from `_remedy`.
 
     Rows that read from the storage device are preferred to rows that read from the page cache, because training data
     are seldom in memory.
@@ -85,9 +85,9 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 
 
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
-    """Return the smallest change with enough supply; if no supply is enough, the change with the largest supply.
+    """Return the smallest change with enough supply. If no change has enough, return the one with the most supply.
 
-    Among sufficient changes, those that keep the file format come first, and then those with the fewest workers.
+    If several changes have enough supply, one that keeps the file format is preferred, and then one with fewer workers.
     """
     enough = [each for each in rows if each[0] >= 1]
     if not enough:

@@ -165,7 +165,10 @@ def parsed(path: Path, content: bytes) -> Any:
 
 
 def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
-    """Check that the value in `content` has a shape. Raises UsageError with the file, the line and the key."""
+    """Check that a value, parsed from `content`, has the given shape.
+
+    Raises UsageError with the file, the line and the key.
+    """
     misfit = shape(value)
     if misfit is not None:
         place = f"{path}:{_line(content, misfit[0])}"

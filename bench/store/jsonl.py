@@ -271,7 +271,7 @@ def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
 def _implied(samples: Samples) -> bool:
     """Check whether each value of `seconds` is the maximum over all ranks in `by_rank`.
 
-    If so, `seconds` is not written, because a reader can compute the maximum.
+    In this case, `seconds` is not written, because a reader can compute it from `by_rank`.
     """
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
@@ -363,7 +363,9 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parsed(line: bytes) -> Any:
-    """Return the value of a line of JSON. Raises ValueError, and RecursionError for a value that is nested too deeply.
+    """Return the value of a line of JSON.
+
+    Raises ValueError if the line is not valid JSON, or RecursionError if a value is nested too deeply.
 
     The library orjson reads long lists of samples seven times as fast as json. A line that orjson rejects is read with
     json, because only json accepts values such as Infinity.

@@ -4,8 +4,8 @@ A file may be damaged, edited, or written by another program. A shape is a funct
 derived from the dataclasses into which the lines are read (core/record.py, core/inventory.py, core/links.py). A header
 also has mappings whose keys are in no dataclass. Tables in this module define the shapes of the values in such
 mappings. In such a mapping, every value may be null, which means unknown. The value of a key without a shape is
-accepted if the value is not nested too deeply. Numbers must be finite and not negative. Tables can allow other numbers
-for a key.
+accepted if the value is not nested too deeply. Numbers must be finite and not negative, unless a table sets another
+range for the key.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def anything(value: Any) -> Misfit | None:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The checks that are still needed for a mapping whose keys are valid and whose values have valid types.
+    """The checks that a mapping still needs if its keys and the types of its values are valid.
 
     `ranges`: the keys whose values must be in a range, each with its range.
     `others`: the other keys whose values must be checked, each with the shape of the value.
@@ -129,7 +129,7 @@ class _Open:
 
     @classmethod
     def of(cls, accepted: Mapping[str, Any], shape_of: Callable[[str], Shape]) -> _Open:
-        """Return the checks that are still needed for mappings with the same form as `accepted`.
+        """Return the checks that a mapping with the same form as `accepted` still needs.
 
         `accepted`: a mapping that passed the whole check.
         """
@@ -143,7 +143,7 @@ class _Open:
         return cls(ranges, others)
 
     def accepts(self, value: Mapping[str, Any]) -> bool:
-        """Check whether the values that can still be wrong are valid."""
+        """Check the values of a mapping whose keys and types are already known to be valid."""
         for key, least, most in self.ranges:
             if not least <= value[key] <= most:
                 return False
@@ -153,9 +153,9 @@ class _Open:
 def remembering(check: Shape, shape_of: Callable[[str], Shape]) -> Shape:
     """Return a check with the same results as `check` that is faster if it has already seen a mapping of the same form.
 
-    The form of a mapping is its keys and the types of their values. The lines of a file have few different forms. After
-    `check` has accepted a mapping, other mappings of the same form can be wrong only in their numbers, lists and
-    mappings.
+    The form of a mapping is its keys and the types of their values. A file has many lines, but they have only a few
+    different forms. After `check` has accepted a mapping, it is enough to check the numbers, lists and mappings in
+    other mappings of the same form.
 
     `check`: a check for a mapping. Its result must depend only on the keys, and on whether each value has the shape of
         its key.

@@ -110,7 +110,7 @@ def settings_of(stage: Sequence[int], num_values: Sequence[int], incumbent: Sett
 
 
 def least_launches(num_values: Sequence[int], together: bool) -> int:
-    """Return the smallest number of launches with which a search makes sense."""
+    """Return the smallest number of launches for a useful search."""
     baseline = (0,) * len(num_values)
     stages = stages_of(num_values, together)
     return sum(len(settings_of(stage, num_values, baseline)) for stage in stages) + 2 * LEAST_PAIRS
@@ -228,8 +228,8 @@ def _first_block(
     """Measure one launch of each setting, until the budget ends. Settings without a launch become `untried`.
 
     The time of a launch is known only after the first launches. Launches are therefore measured in groups, and each
-    group uses at most half of the remaining launches. If the budget allows a confirmation at all, the launches of the
-    shortest confirmation are reserved.
+    group uses at most half of the remaining launches. If the budget allows a confirmation at all, enough launches for
+    the shortest confirmation are reserved.
     """
     number = found.num_blocks = found.num_blocks + 1
     left = list(others)
@@ -272,7 +272,7 @@ def _is_faster(differences: Sequence[float]) -> bool:
 
 
 def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
-    """Return the setting that is fastest relative to the baseline. All launches of a setting count."""
+    """Return the setting that is fastest relative to the baseline. All launches of a setting are used."""
 
     return min(settings, key=lambda each: ratio_to_baseline(found, each) or math.inf)
 
@@ -310,8 +310,8 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
     The interval is Student's t interval over pairs, and is valid for all LOOKS together. If the two settings are equal,
-    the launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the
-    interval wider.
+    the launches of a pair are exchangeable. The log ratio is then symmetric around 0. If the log ratios have heavy
+    tails, the interval only becomes wider.
     """
     middle = fmean(logs)
     error = stdev(logs) / math.sqrt(len(logs))

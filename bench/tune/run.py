@@ -1,9 +1,9 @@
 """Measure the launches of a search on real ranks, in one run folder, and continue an interrupted search.
 
-Each launch is a job of the run's plan, which grows block by block. `report` and `run --resume` therefore work on the
-folder. Before each decision, the search computes how many launches the budget still allows. search.json contains the
-request and all these numbers. A continued search uses the stored numbers and the launches that were already measured,
-so it makes the same decisions.
+Each launch is a job of the run's plan, and each block of launches adds its jobs to the plan. The commands `report` and
+`run --resume` therefore work on the folder. Before each decision, the search computes how many launches the budget
+still allows. search.json contains the request and all these numbers. A continued search uses the stored numbers and
+the launches that were already measured, so it makes the same decisions.
 """
 
 from __future__ import annotations
