@@ -201,7 +201,7 @@ def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
 
 
 def verdict_by_others(ratio: float) -> ResultVerdict:
-    """Return the verdict for a ratio to the best published result."""
+    """Return the verdict for the ratio of a run's rate to the best published rate."""
     return verdict_of(ratio, NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
@@ -460,7 +460,7 @@ def _full_nic(rate: float, nic: float) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """Return the share of a bound from which a rate counts as normal."""
+    """Return the lowest share of a bound that counts as normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

@@ -116,7 +116,10 @@ def _has_verdict(events: Sequence[Event]) -> bool:
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
-    """Return one crash for each failed job whose files contain no run, such as one log or one dump per rank."""
+    """Return one crash for each failed job whose files contain no run.
+
+    For example, a job may have one log or one dump per rank.
+    """
     if _is_only_job(logs):
         return []
     found = []

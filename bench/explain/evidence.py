@@ -205,7 +205,7 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data.
+        """Whether the data are moved by a library or a test that works in host memory.
 
         For such a run, reasons that concern NCCL do not apply.
 
@@ -248,7 +248,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """The lowest possible rate through the NICs of one node at the best row, in bytes per second in each direction.
+        """The lowest rate at which the best row can use the NICs of one node, in bytes per second in each direction.
 
         This rate assumes that only the necessary bytes leave the node.
         """

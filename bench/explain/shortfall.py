@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """Return how far the run is below normal. If the verdict is neither low nor far too low, return None."""
+    """Return how far the run is below normal. Return None unless the verdict is LOW or FAR_TOO_LOW."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -69,7 +69,7 @@ def between_nodes(evidence: RunEvidence) -> bool:
 
 
 def fall(evidence: RunEvidence) -> Fall | None:
-    """Return where the curve collapses with size; None if it does not collapse.
+    """Return where the rate collapses at large sizes; None if the rate does not collapse.
 
     A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The last
     two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the two

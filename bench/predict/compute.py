@@ -1,9 +1,10 @@
 """Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
-Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
-than the data sheet. The update runs at the rate of the GPU's memory. A measured baseline replaces this whole
-computation. The baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For
-GPUs without a similar published run, a share of the best matrix multiplication is assumed.
+The kernels (predict/kernels.py) are slower than the data sheet allows. This slowdown consists of effects that are
+fitted to published training runs (predict/effects.py). The update runs at the rate of the GPU's memory. A measured
+baseline replaces this whole computation. The baseline of one GPU corrects the predictions of other GPUs, because the
+job's software is the same. For GPUs without a similar published run, a share of the best matrix multiplication is
+assumed.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class Effect:
 class Observation:
     """A measured step for the fit.
 
-    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part.
+    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part
+    of their noise.
 
     `effects`: the effects that apply to this step.
     `log_ratio`: ln(measured seconds / predicted seconds), where the prediction uses the prior means of all effects.

@@ -36,7 +36,8 @@ Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/
 class KernelTimes:
     """The seconds of each type of kernel in one step on one GPU.
 
-    Products and attention run at the best measured matrix rate. Other kernels run at the data sheet's memory rate.
+    Matrix products and attention run at the best measured rate of a matrix product. Other kernels run at the data
+    sheet's memory rate.
     """
 
     products_s: float

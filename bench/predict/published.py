@@ -48,7 +48,9 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class EfficiencyEvidence:
-    """Rows with their curves, copies, and notes on unused rows. Without rows, typical efficiencies are assumed.
+    """Measured rows and their curves, measured copies, and notes on rows that were left out.
+
+    Without rows, typical efficiencies are assumed.
 
     `copies`: for each measured copy, a tuple of system, instance, direction, efficiency and source. `memo`: a cache for
     lookups.

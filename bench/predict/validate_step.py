@@ -194,7 +194,7 @@ def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[st
     For m micro-batches and p equal stages, the step takes `(m + p - 1) (f + b + 2 h)`. f and b are the seconds of a
     stage's forward and backward pass, and h is the seconds of a message to the next stage.
 
-    The exposed exchange contains the bubble: it is the time of the step minus the passes of the longest stage.
+    The exposed exchange is the time of the step minus the passes of the longest stage, so it contains the bubble.
     """
     num = case.micro_batches or 2 * num_ranks
     hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)

@@ -1,7 +1,7 @@
 """Measure how a collective and matrix products slow each other down if they overlap.
 
-Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
-types of blocks start and are timed in the same way (transport.Overlapping). The ratio of the times in two types of
+Blocks of three types alternate within one launch: the collective alone, the matrix products alone, and both together.
+All types of blocks start and are timed in the same way (transport.Overlapping). The ratio of the times in two types of
 blocks therefore shows only the effect of the overlap. In a block with the collective and the products, the products
 take longer than the collective. Only products that end before the collective ends are counted. The number of counted
 products is the same in all blocks.
@@ -171,7 +171,7 @@ class OverlapSampler:
     ) -> tuple[_Plan, float]:
         """Return a plan for a sample, and the duration of such a sample in seconds.
 
-        The plan has enough products to outlast the collective.
+        The plan has so many matrix products that they take longer than the collective.
         """
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))

@@ -163,7 +163,7 @@ def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
     step="check the number of links",
 )
 def pairs_differ(evidence: CopyEvidence) -> Found | None:
-    """Detect rates of pairs that are far apart although all pairs have peer access.
+    """Detect that some pairs are far slower than others although all pairs have peer access.
 
     The cause is possible only on machines that connect some pairs with more links than other pairs.
     """
