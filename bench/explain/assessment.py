@@ -225,7 +225,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Return why the rows of a run cannot be judged at all, or None if they can be judged."""
+    """Return why the rows of a run cannot be judged; None if the rows can be judged."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:

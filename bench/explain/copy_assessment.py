@@ -42,7 +42,7 @@ _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORM
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """Assess copies. The result is the verdict on the direction that did worst."""
+    """Assess copies. The result is the verdict on the worst direction."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -70,7 +70,7 @@ def direction_name(test: CopyTest) -> str:
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Return why the copies cannot be judged at all, or None if they can be judged."""
+    """Return why the copies cannot be judged; None if the copies can be judged."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
@@ -239,8 +239,8 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
     """Compare a direction with the best published copies of this GPU over the same PCIe link.
 
-    The machines that fit the log determine the link. If these machines have different links, the function assumes the
-    fastest link that the GPU supports. Pairs of cards that a bridge may join are not compared.
+    The link is the common link of the machines that fit the log. If these machines have different links, the function
+    assumes the fastest link that the GPU supports. Pairs of cards that a bridge may join are not compared.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):

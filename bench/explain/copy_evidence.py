@@ -94,7 +94,7 @@ class CopyEvidence:
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
-        """Return the first hint of a kind; None if there is no such hint."""
+        """Return the first hint of this kind; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property

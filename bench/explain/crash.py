@@ -1,7 +1,7 @@
 """Find what failed first in a job, what followed from it, and what its logs do not show.
 
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
-The earliest message of each type is listed as a cause. Messages that the job survived are set aside first
+The earliest message of each type is listed as a cause. Messages that did not end the job are set aside first
 (`survived.py`). `crash_causes.py` then divides the remaining messages into causes and consequences.
 """
 

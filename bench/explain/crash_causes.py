@@ -148,7 +148,7 @@ def _ended_by_srun(events: Sequence[Event]) -> set[int]:
     """Return the ids of events about tasks that srun killed because another task failed (`--kill-on-bad-exit`).
 
     srun may print the killed tasks before the failed task. A failed task is not the reason if this task had lost a
-    connection before it failed. If more tasks failed than were killed, the failures do not explain the killed tasks.
+    connection before it failed. If more tasks failed than srun killed, the failures do not explain the killed tasks.
     """
     victims = {event.rank for event in events if event.role in FOLLOWS and event.role != Role.STOPPED}
     follows: set[int] = set()
@@ -208,7 +208,8 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
     """Return the ids of events in which a process ended as a consequence of the failure.
 
-    Another process ended earlier, or an earlier message of the same rank explains the end.
+    An end is a consequence if another process ended earlier, or if an earlier message of the same rank explains the
+    end.
     """
     observed = first_of([event for event in events if event.facts.get("first_observed") and event.code in DEATHS])
     follows = set()

@@ -29,7 +29,7 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL
 class EventLog:
     """One file with its runs and its events. A dump is read as one document, and any other file as text.
 
-    `course`: the job's steps and its success, as far as this file shows them.
+    `course`: the steps that the job made and whether it succeeded, as far as this file shows them.
     """
 
     log: Log

@@ -311,7 +311,7 @@ class RunEvidence:
         return any(hint.kind == "path" and "GDRDMA" in hint.value for hint in self.hints)
 
     def hint(self, kind: str, start: str = "") -> Hint | None:
-        """Return the first hint of a kind with a value that begins with `start`; None if there is no such hint."""
+        """Return the first hint of this kind whose value begins with `start`; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)
 
 

@@ -140,7 +140,7 @@ def load_style(pattern: str) -> str:
 
 
 def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float) -> float:
-    """Return the seconds of one operation with the bus bandwidth `busbw` in bytes per second."""
+    """Return the duration in seconds of one operation with the bus bandwidth `busbw` (bytes per second)."""
     factor = _BUS_FACTOR.get(pattern)
     return payload_bytes * (factor * (num_ranks - 1) / num_ranks if factor else 1.0) / busbw
 

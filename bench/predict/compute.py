@@ -142,7 +142,7 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return the seconds of the passes as draws, their derivation, and the unknown quantities.
+    """Return the duration of the passes in seconds as draws, its derivation, and the unknown quantities.
 
     The fitted effects are included in these seconds.
 
@@ -184,7 +184,7 @@ def _fitted(
 def _passes(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
-    """Return the seconds of the passes, the exponent of each term, and the unknown quantities.
+    """Return the duration of the passes in seconds, the exponent of each term, and the unknown quantities.
 
     The function does not use baselines.
     """
@@ -347,7 +347,7 @@ def update_bytes(found: ParallelLayout) -> tuple[float, float]:
 
 
 def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
-    """Return the seconds of the optimizer's update."""
+    """Return the duration of the optimizer's update in seconds."""
     if gpu.memory_bytes_per_s is None:
         return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}
     num_bytes, each = update_bytes(found)

@@ -95,7 +95,7 @@ class _Meshes:
         return possible
 
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
-        """Return the rough seconds of a step of each mesh.
+        """Return a rough step time for each mesh, in seconds.
 
         Every link is assumed to reach a typical share of its rate. The exchange of buckets can overlap only with the
         backward pass. The exchange of weights can overlap with both passes.
@@ -187,7 +187,7 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes. All stages are assumed to have the same number of layers.
+        """Return the duration of all passes in seconds. All stages are assumed to have the same number of layers.
 
         This time is equal for all meshes.
         """
@@ -198,7 +198,7 @@ class MeshSearch:
         return self._passes[key]
 
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
-        """Return the predicted seconds of a step, without the optimizer's update and the feed.
+        """Return the predicted duration of a step in seconds, without the optimizer's update and the feed.
 
         The times of the optimizer's update and of the feed depend little on the mesh.
         """

@@ -127,7 +127,7 @@ def published() -> EfficiencyEvidence:
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
     """Return the rows of a run or an imported log that can serve as evidence.
 
-    These rows include all ranks, have correct data, and are from GPUs with known links.
+    Such rows include all ranks, have correct data, and are from GPUs with known links.
 
     `name`: the run's name in reports. Modelled rows are left out.
     """

@@ -535,7 +535,7 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
 def _ends(name: str, unit: str, found: DrawnRange | None, has_middle: bool) -> Mapping[str, float | None]:
     """Return the ends and the middle of a range, with names such as `step_low_s`, `step_s` and `step_high_s`.
 
-    The middle is null if it is unknown.
+    The middle of an interval is null if it is unknown.
     """
     low = middle = high = None
     if found is not None:

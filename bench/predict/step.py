@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The seconds of the parts of one step, one value for each draw.
+    """The durations of the parts of one step in seconds, one value for each draw.
 
     `total_s` is the sum of compute, bubble, exposed and feed.
 
@@ -132,7 +132,7 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Return the seconds of FSDP's communication that a micro-batch does not hide.
+    """Return the time of FSDP's communication that a micro-batch does not hide, in seconds.
 
     The weights of each layer are gathered while the previous layer is computed.
     """

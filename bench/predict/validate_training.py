@@ -115,7 +115,7 @@ class HeadToHead:
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """Ratios of two architectures in one source: the medians of the measured ratio, the predicted ratio and |error|.
+    """Rates of two architectures in one source: the medians of the measured ratio, the predicted ratio and |error|.
 
     `num_near`: the number of ratios within NEAR.
     """

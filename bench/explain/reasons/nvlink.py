@@ -2,8 +2,8 @@
 
 The evidence is the rate of the collective and, if given, the topology of the node.
 
-A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
-the PCIe link, of host memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason, because several reasons may lead to this rate. The functions compare rates with
+three references: the PCIe link, host memory, and some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
