@@ -206,7 +206,7 @@ def verdict_by_others(ratio: float) -> ResultVerdict:
 
 
 def times_best(ratio: float) -> float | None:
-    """Return the ratio if the page must warn about it, because it is above TOO_MANY_TIMES; otherwise return None.
+    """Return the ratio if it is above TOO_MANY_TIMES, because the page must then warn; otherwise return None.
 
     `ratio`: the rate of the run, divided by the best known rate.
     """

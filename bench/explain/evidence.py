@@ -168,8 +168,8 @@ class RunEvidence:
         """Whether the NICs that carry this run's data are known.
 
         The NICs are known if the machine is known, or if all machines that fit the log have the same NICs. There is one
-        exception. On an unknown machine with one rank per node, it is unknown whether the rank uses one NIC or all
-        NICs.
+        exception. If the machine is unknown and each node has one rank, this rank may use one NIC or all NICs of its
+        node.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:

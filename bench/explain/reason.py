@@ -38,7 +38,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason, with its code, its facts, and texts about the reason, the evidence and the next step."""
+    """One likely reason: its code, its facts, and its texts about the reason, the evidence and the next step."""
 
     code: str
     facts: Mapping[str, Any]

@@ -31,7 +31,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses, described by the size and rate of its peak, and by its last size and rate.
+    """The peak and the last point of a curve whose rate collapses at large sizes.
 
     At each size, the higher one of the in-place rate and the out-of-place rate is used.
     """
@@ -71,9 +71,9 @@ def between_nodes(evidence: RunEvidence) -> bool:
 def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the rate collapses at large sizes; None if the rate does not collapse.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The last
-    two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the two
-    figures are the in-place and the out-of-place figure at this size.
+    The rate collapses if the last two figures are below 60 % of the peak, and the peak is not a single outlier. The
+    last two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the
+    two figures are the in-place and the out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -41,7 +41,7 @@ _HOST_SHARE = 0.4  # like _TYPICAL, but for GPUs without peer access, which copy
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """One mesh on a given number of GPUs, with its memory, and with all calls of a step that communicate."""
+    """One mesh on a given number of GPUs, with its memory and all communication calls of a step."""
 
     layout: ParallelLayout
     memory: MemoryNeed

@@ -69,7 +69,7 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: the seconds of the smallest message minus the seconds of a launch, divided by the smallest link latency.
+    `overhead`: the time of the smallest message minus the time of a launch, divided by the smallest link latency.
     `old_library`: see OLD_LIBRARY.
     """
 

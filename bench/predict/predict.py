@@ -347,8 +347,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        If the user measured this machine, only the user's curves are used. Without the user's measurements, all curves
-        between nodes are used for a cluster with a network, and all curves inside nodes for other clusters.
+        If the user measured this machine, only the user's curves are used. Without the user's measurements, a cluster
+        with a network uses all curves between nodes, and any other cluster uses all curves inside nodes.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing

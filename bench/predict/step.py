@@ -123,7 +123,7 @@ def _with_losses(
 
 
 def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
-    """Return the seconds for which the forward and the backward pass of a micro-batch wait for blocking calls."""
+    """Return how long the forward and the backward pass of a micro-batch wait for blocking calls, in seconds."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro

@@ -65,7 +65,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's times in a burst, and the number of samples in which the products did not cover the whole collective.
+    """One rank's times in a burst, and the number of samples in which the collective outlasted the matrix products.
 
     `calls_s`: the seconds per call.
     `products_s`: the seconds for one matrix product.

@@ -25,7 +25,7 @@ _MOST_PAIRS = 4  # at most this many pairs are named
     step="check errors and replays of the links",
 )
 def slow_pairs(evidence: CopyEvidence) -> Found | None:
-    """Detect a few pairs that are far slower than the other pairs, or far slower than their own opposite direction.
+    """Detect a few pairs that are far slower than the other pairs, or than the opposite direction of the same pair.
 
     Cards of different models have different links, so their pairs are not compared with each other.
     """
