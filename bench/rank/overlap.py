@@ -65,10 +65,12 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's times in a burst, and the number of samples in which the collective outlasted the matrix products.
+    """One rank's times in a burst.
 
     `calls_s`: the seconds per call.
     `products_s`: the seconds for one matrix product.
+    `not_covered`: the number of samples in which the collective ended before the counted matrix products, or after all
+        matrix products.
     """
 
     calls_s: tuple[float, ...] = ()
