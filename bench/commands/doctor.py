@@ -3,8 +3,8 @@
 The check also covers the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start. The
 command gives a remedy for every problem that would stop the run, and prints one line per host. The command then prints
 a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is
-3 if a run could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if
-all links are healthy.
+3 if a run could not start. If a run could start, the exit code shows the state of the links: 1 if the links of a
+machine have a fault, and 0 if all links are healthy.
 
 `--load` copies data for some seconds during the check, because links report lower rates while they are idle. `--facts
 FILE` checks another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi

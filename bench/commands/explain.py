@@ -233,9 +233,9 @@ def _folder(
 ) -> Folder:
     """Judge similar runs.
 
-    Returns the runs, a verdict on all runs, a verdict on each group's median run, and a missing option (or None). If a
-    median run could not be judged because an option is missing, the last value names this option. If no option is
-    missing, the last value is None.
+    Returns the runs, a verdict on all runs, a verdict on each group's median run, and a missing option (or None). If
+    linkbench could not judge one of these median runs without an option, the last value names this option. Otherwise,
+    the last value is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}

@@ -261,7 +261,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _csv(verdict: GateResult) -> str:
-    """Return one CSV line for each fault, for each passed demand, and for each publication finding without a fault."""
+    """Return one CSV line for each fault and each passed demand.
+
+    Each publication finding without a fault also has a line.
+    """
     lines = [_csv_fault(fault) for fault in verdict.faults]
     for demand in verdict.judged:
         line = {"rule": demand.rule, "demand": f"{demand.limit.metric} {demand.limit.text}"}

@@ -140,7 +140,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _say_ignored(args: argparse.Namespace, stored: Mapping[str, Any]) -> None:
-    """Name the options that have no effect, because the plan of a stored run says what is measured."""
+    """Name the options that have no effect. The plan of the stored run already says what is measured."""
     named: dict[str, object] = {
         "SCENARIO": args.retest and args.scenario and _scenario_name(args.scenario) != stored["scenario"],
         "--cluster": args.cluster and args.cluster != stored["cluster"]["name"],
@@ -184,7 +184,7 @@ def nothing_measured(ran: RunResult) -> BenchError:
 
 
 def _reason_key(failure: Failure) -> str:
-    """Return a key that is equal for failures that differ only in the files with their output."""
+    """Return a key of a failure. Two failures have the same key if only the files with their output differ."""
     if failure.code == UNCODED:
         return failure.what
     facts = {name: fact for name, fact in failure.facts.items() if name not in ("log", "output")}
@@ -270,7 +270,8 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
 def _started(args: argparse.Namespace) -> RunResult:
     """Start a new run.
 
-    With `--launches auto`, the run gets more launches until a comparison with this run could find the usual changes.
+    With `--launches auto`, the function adds launches until a later comparison with this run can detect small changes,
+    or until a limit is reached.
     """
     if args.launches != _AUTO:
         return started(args, args.profile)

@@ -114,7 +114,7 @@ def _warn(evidence: EfficiencyEvidence) -> None:
 def _question(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> Callable[[Workload], SelectionQuestion]:
-    """Return a function that turns a workload into a selection question with the user's options.
+    """Return a function that makes a selection question from a workload and the user's options.
 
     All workloads get the same options.
     """

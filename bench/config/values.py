@@ -148,7 +148,7 @@ def judged_pattern(typed: str) -> str:
 
 
 def judged_direction(typed: str) -> str:
-    """Return the name of a direction. Either rows of this suite or matrices of another tool have this direction."""
+    """Return the name of a direction, which this suite or another tool measures."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -201,12 +201,12 @@ def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
 
 
 def verdict_by_others(ratio: float) -> ResultVerdict:
-    """Return the verdict for a ratio to the best published result."""
+    """Return the verdict for the ratio of a run's rate to the best published rate."""
     return verdict_of(ratio, NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
 def times_best(ratio: float) -> float | None:
-    """Return the ratio if the page must warn about it, because it is above TOO_MANY_TIMES; otherwise return None.
+    """Return the ratio if it is above TOO_MANY_TIMES, because the page must then warn; otherwise return None.
 
     `ratio`: the rate of the run, divided by the best known rate.
     """
@@ -225,7 +225,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Return why the rows of a run cannot be judged at all, or None if they can be judged."""
+    """Return why the rows of a run cannot be judged; None if the rows can be judged."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:
@@ -460,7 +460,7 @@ def _full_nic(rate: float, nic: float) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """Return the share of a bound from which a rate counts as normal."""
+    """Return the lowest share of a bound that counts as normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

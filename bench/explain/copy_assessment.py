@@ -42,7 +42,7 @@ _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORM
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """Assess copies. The result is the verdict on the direction that did worst."""
+    """Assess copies. The result is the verdict on the worst direction."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -70,7 +70,7 @@ def direction_name(test: CopyTest) -> str:
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Return why the copies cannot be judged at all, or None if they can be judged."""
+    """Return why the copies cannot be judged; None if the copies can be judged."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
@@ -96,8 +96,8 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
     """Assess host copies over unknown links.
 
-    The verdict names the PCIe links for which the measured rates are normal. The result is None if no PCIe link fits
-    the rates.
+    The verdict names the PCIe links that would normally give the measured rates. The result is None if no PCIe link
+    fits the rates.
     """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
@@ -159,11 +159,11 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 
 
 def _by_slower_link(evidence: CopyEvidence, test: CopyTest, normal: float) -> Assessment | None:
-    """Assess copies that are slow for the GPU's own PCIe link on an unknown machine.
+    """Assess slow copies by PCIe links that are slower than the GPU's own link, if the machine is unknown.
 
     Many machines connect a GPU at an older generation or at half of its lanes. The verdict names the slower PCIe links
-    for which the measured rates are normal. A named link is at least as fast as the fastest copy in the log. The result
-    is None if no slower link fits, or if the rates of direct copies differ between cards.
+    that would normally give the measured rates. Only links that are at least as fast as the fastest copy in the log are
+    named. The result is None if no slower link fits, or if the rates of direct copies differ between cards.
 
     `normal`: the lowest share of a link's rate that is normal.
     """
@@ -239,8 +239,8 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
     """Compare a direction with the best published copies of this GPU over the same PCIe link.
 
-    The machines that fit the log determine the link. If these machines have different links, the function assumes the
-    fastest link that the GPU supports. Pairs of cards that a bridge may join are not compared.
+    The link is the common link of the machines that fit the log. If these machines have different links, the function
+    assumes the fastest link that the GPU supports. Pairs of cards that a bridge may join are not compared.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -258,9 +258,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
     """Compare a direction with the copies on another machine.
 
-    Usually, the slowest pair of this log is compared with the slowest pair of the other machine. If only the other
-    machine has pairs of different rates, the log may contain only the pairs with the most links, so the fastest pairs
-    are compared.
+    Usually, the slowest pair of this log is compared with the slowest pair of the other machine. If pairs have
+    different rates only on the other machine, the fastest pairs are compared. In this case, the log may contain only
+    the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -83,8 +83,8 @@ class CopyEvidence:
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
         """Return the test of a direction; None if the log has no such test.
 
-        The test used the engine `engine`, or the log does not state the engine. Tests of writes are preferred to tests
-        of reads.
+        Only tests with the engine `engine`, or with an unknown engine, are considered. Tests of writes are preferred to
+        tests of reads.
         """
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
@@ -94,7 +94,7 @@ class CopyEvidence:
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
-        """Return the first hint of a kind; None if there is no such hint."""
+        """Return the first hint of this kind; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property
@@ -139,7 +139,7 @@ def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
 
 
 def is_above(test: CopyTest, bound: Bound) -> bool:
-    """Check whether the fastest pair is above a hard bound by more than rounding."""
+    """Check whether the fastest pair exceeds a hard bound by more than the rounding error."""
     return bound.kind == "hard" and test.fastest * (1 - _ROUNDING) > bound.bytes_per_s
 
 
@@ -158,7 +158,7 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
     `rate`: bytes per second.
 
     `newest`: the newest PCIe generation that is possible.
-    `ports`: whether to name NVLink ports that fit this rate if no PCIe link does.
+    `ports`: whether to name NVLink ports with this rate if no PCIe link has this rate.
     """
     fitting = []
     for generation in range(3, newest + 1):
@@ -177,8 +177,8 @@ def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
     """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
     The result is also None if pairs of these GPUs have no NVLinks. The GPU model determines the generation of the
-    NVLinks. If the GPU is unknown, the usual NVLink generation is assumed, but only if copies from the host are much
-    slower than this rate.
+    NVLinks. If the GPU is unknown and copies from the host are much slower than `rate`, the usual NVLink generation is
+    assumed.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK

@@ -1,7 +1,7 @@
 """Find what failed first in a job, what followed from it, and what its logs do not show.
 
 The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
-The earliest message of each type is listed as a cause. Messages that the job survived are set aside first
+The earliest message of each type is listed as a cause. Messages that did not end the job are set aside first
 (`survived.py`). `crash_causes.py` then divides the remaining messages into causes and consequences.
 """
 
@@ -110,7 +110,7 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 
 
 def _crash(events: Sequence[Event], survived: Sequence[Survived], num_ranks: int | None, failed: bool) -> Crash | None:
-    """Find what failed, from the messages that the job did not survive."""
+    """Find what failed. `survived`: the messages that did not end the job."""
     events = _attributed(events)
     shown = [event for event in events if event.role in FAILS]
     shown += crash_records.recorded(events)
@@ -175,7 +175,7 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
     """Return the number of ranks according to the logs; None if the logs do not state the number.
 
     Messages of NCCL or the store, a list of ranks, torchrun's table and dumps may state the number. The sizes of an
-    allgather also show the number.
+    allgather also show the number of ranks.
     """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
@@ -227,7 +227,7 @@ def _attributed(events: Sequence[Event]) -> list[Event]:
 def _once(events: Sequence[Event]) -> list[Event]:
     """Merge two reports about the end of the same process, one by torchrun's agent and one in torchrun's table.
 
-    The table's report is kept, because it has the rank and the host.
+    The report in the table is kept, because it states the rank and the host.
     """
     ended = {(event.pid, event.code) for event in events if "first_observed" in event.facts}
     found = []

@@ -99,7 +99,10 @@ def _after_failure(events: Sequence[Event]) -> set[int]:
 
 
 def _answers_of_servers(events: Sequence[Event]) -> set[int]:
-    """Return the ids of exceptions about a server that failed to answer, if an exception of a server is known."""
+    """Return the ids of exceptions which say that a server failed to answer.
+
+    The result is empty if no event is an exception inside a server.
+    """
     sure = [event for event in events if not event.kind.advisory]
     if not any(event.facts.get("of_server") for event in sure):
         return set()
@@ -145,7 +148,7 @@ def _ended_by_srun(events: Sequence[Event]) -> set[int]:
     """Return the ids of events about tasks that srun killed because another task failed (`--kill-on-bad-exit`).
 
     srun may print the killed tasks before the failed task. A failed task is not the reason if this task had lost a
-    connection before it failed. If more tasks failed than were killed, the failures do not explain the killed tasks.
+    connection before it failed. If more tasks failed than srun killed, the failures do not explain the killed tasks.
     """
     victims = {event.rank for event in events if event.role in FOLLOWS and event.role != Role.STOPPED}
     follows: set[int] = set()
@@ -169,7 +172,7 @@ def _is_end_of_pod(event: Event) -> bool:
 
 
 def _missing_after_own_end(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events about missing ranks, if each of these ranks has an error or an exit of its own.
+    """Return the ids of events about missing ranks, if other events explain why each of these ranks is missing.
 
     A rank that raised an exception or was killed reaches no barrier and sends no heartbeats. The report that a rank was
     killed or crashed may come after the event about missing ranks, because launchers report the end of a rank late.
@@ -205,7 +208,8 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
     """Return the ids of events in which a process ended as a consequence of the failure.
 
-    Another process ended earlier, or an earlier message of the same rank explains the end.
+    An end is a consequence if another process ended earlier, or if an earlier message of the same rank explains the
+    end.
     """
     observed = first_of([event for event in events if event.facts.get("first_observed") and event.code in DEATHS])
     follows = set()
@@ -245,7 +249,7 @@ def _after_stop(events: Sequence[Event]) -> set[int]:
 
 
 def _lines_after_stop(event: Event, from_outside: bool) -> int:
-    """Return up to how many lines after a stop the event can be a consequence of the stop; -1 if it never can."""
+    """Return how many lines after a stop the event may come and still count as a consequence; -1 if it never counts."""
     if event.code == _ends.KILLED.code:
         return _MOST_STOP_LINES
     if event.role in (Role.ABSENT, Role.NETWORK) and event.code not in (*_AT_START, *LOSSES):
@@ -315,7 +319,7 @@ def kind_of(event: Event) -> tuple[str, ...]:
 
 
 def _named(event: Event, alike: Sequence[Event]) -> Event:
-    """Add a rank and host to a message about a loss that names neither.
+    """Add a rank and host to a message about a loss, if the message names neither a rank nor a host.
 
     All other messages about this loss must name the same process.
     """

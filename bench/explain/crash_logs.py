@@ -29,7 +29,7 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL
 class EventLog:
     """One file with its runs and its events. A dump is read as one document, and any other file as text.
 
-    `course`: the job's steps and its success, as far as this file shows them.
+    `course`: the steps that the job made and whether it succeeded, as far as this file shows them.
     """
 
     log: Log
@@ -116,7 +116,10 @@ def _has_verdict(events: Sequence[Event]) -> bool:
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
-    """Return one crash for each failed job whose files contain no run, such as one log or one dump per rank."""
+    """Return one crash for each failed job whose files contain no run.
+
+    For example, a job may have one log or one dump per rank.
+    """
     if _is_only_job(logs):
         return []
     found = []

@@ -168,8 +168,8 @@ class RunEvidence:
         """Whether the NICs that carry this run's data are known.
 
         The NICs are known if the machine is known, or if all machines that fit the log have the same NICs. There is one
-        exception. On an unknown machine with one rank per node, it is unknown whether the rank uses one NIC or all
-        NICs.
+        exception. If the machine is unknown and each node has one rank, this rank may use one NIC or all NICs of its
+        node.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:
@@ -205,7 +205,7 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data.
+        """Whether the data are moved by a library or a test that works in host memory.
 
         For such a run, reasons that concern NCCL do not apply.
 
@@ -248,7 +248,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """The lowest possible rate through the NICs of one node at the best row, in bytes per second in each direction.
+        """The lowest rate at which the best row can use the NICs of one node, in bytes per second in each direction.
 
         This rate assumes that only the necessary bytes leave the node.
         """
@@ -311,7 +311,7 @@ class RunEvidence:
         return any(hint.kind == "path" and "GDRDMA" in hint.value for hint in self.hints)
 
     def hint(self, kind: str, start: str = "") -> Hint | None:
-        """Return the first hint of a kind with a value that begins with `start`; None if there is no such hint."""
+        """Return the first hint of this kind whose value begins with `start`; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)
 
 

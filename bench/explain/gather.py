@@ -198,8 +198,8 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
     Otherwise return None.
 
-    Hosts may be pods if their names end in numbers and they have few ranks. "Few" means at most half as many ranks per
-    host as a node has GPUs.
+    Hosts may be pods if their names end in numbers and the hosts have few ranks. "Few" means at most half as many ranks
+    per host as a node has GPUs.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)

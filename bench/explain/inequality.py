@@ -59,7 +59,7 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """Return the rates of the NICs with which this run would be normal, in bytes per second.
+    """Return the NIC rates that would make this run's rate normal, in bytes per second.
 
     Only rates of NICs on the market are considered.
 
@@ -78,7 +78,7 @@ def fitting_nics(evidence: RunEvidence) -> list[float]:
 
 
 def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
-    """Return the machines on which the run would be normal, and the machines on which it would be low.
+    """Return two lists: machines on which the run's rate would be normal, and machines on which it would be low.
 
     A machine is named together with the run's share of the machine's rate: "p5.48xlarge (48 %)".
 
@@ -139,7 +139,7 @@ def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
 
 
 def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """Yield (busbw, name) for a node with one 10 Gb/s NIC. No machine is assumed to have a slower NIC."""
+    """Yield (busbw, name) for a node with one 10 Gb/s NIC. linkbench assumes that every NIC has at least 10 Gb/s."""
     links = evidence.machine.links
     if links is not None and evidence.crosses_nics:
         rate = _usual_rate(evidence, _with_nics(links, 1, 1.25e9))

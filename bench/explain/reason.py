@@ -2,7 +2,7 @@
 
 The function checks whether the reason applies to the evidence about one run. If the reason applies, the function
 returns a weight, facts and a command; otherwise it returns None. The decorator contains the reason's code and texts.
-These functions are not listed anywhere else.
+The reasons are not listed anywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIKELY = 0.7  # if a reason with at least this weight applies, no fallback reas
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that may have failed, as the input of the functions that find the reason.
+    """A run that may have failed. Reasons for failures check this evidence.
 
     `num_wrong_rows`: the number of rows with wrong elements.
     """
@@ -38,7 +38,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason, with its code, its facts, and texts about the reason, the evidence and the next step."""
+    """One likely reason: its code, its facts, and its texts about the reason, the evidence and the next step."""
 
     code: str
     facts: Mapping[str, Any]
@@ -101,7 +101,7 @@ def reason(
     always: bool = False,
     fallback: bool = False,
 ) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
-    """Return a decorator that makes a function the condition of a reason.
+    """Return a decorator for a function that checks whether a reason applies.
 
     `looks_at`: the type of the evidence, which is RunEvidence (rows), CopyEvidence (matrices) or FailedRun.
     `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).

@@ -45,7 +45,7 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
 
 
 def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
-    """Return the rows that exceed the lowest hard bound by more than rounding.
+    """Return the rows that exceed the lowest hard bound by more than the rounding error.
 
     The row with the highest rate comes first.
     """
@@ -57,7 +57,7 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """Convert an uncertain bound to a reference: the run may have used another machine that fits the log."""
+    """Convert a bound to a reference, because the run may have used another machine that fits the log."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 

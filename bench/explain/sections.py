@@ -212,7 +212,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 
 
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
-    """Return the bound to name first, then the other bounds.
+    """Return the bounds in the order of the page: the main bound, then all other bounds.
 
     If data cross NICs, only hard bounds and the rates of the network are shown.
     """

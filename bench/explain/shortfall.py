@@ -31,7 +31,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses, described by the size and rate of its peak, and by its last size and rate.
+    """The peak and the last point of a curve whose rate collapses at large sizes.
 
     At each size, the higher one of the in-place rate and the out-of-place rate is used.
     """
@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """Return how far the run is below normal. If the verdict is neither low nor far too low, return None."""
+    """Return how far the run is below normal. Return None unless the verdict is LOW or FAR_TOO_LOW."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -69,11 +69,11 @@ def between_nodes(evidence: RunEvidence) -> bool:
 
 
 def fall(evidence: RunEvidence) -> Fall | None:
-    """Return where the curve collapses with size; None if it does not collapse.
+    """Return where the rate collapses at large sizes; None if the rate does not collapse.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The last
-    two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the two
-    figures are the in-place and the out-of-place figure at this size.
+    The rate collapses if the last two figures are below 60 % of the peak, and the peak is not a single outlier. The
+    last two figures are at larger sizes than the peak. If only one measured size is larger than the peak's size, the
+    two figures are the in-place and the out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -85,7 +85,7 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 def curve_of(reference: Reference) -> Mapping[int, float]:
     """Return the known points of a published result (size -> rate).
 
-    If curves.yaml has no curve of the result, the points are the few points in the result itself.
+    If curves.yaml has no curve for the result, return the few points that the result itself states.
     """
     return _curves().get(_key(reference), reference.busbw)
 

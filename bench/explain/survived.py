@@ -1,6 +1,6 @@
-"""Set aside the messages that a job survived.
+"""Set aside the messages that did not end the job.
 
-A job survived a message if the process that printed it went on as usual. Some signs of this are certain:
+A message did not end the job if the process that printed it went on as usual. Some signs of this are certain:
 - The process made further steps, or the job made too many steps for ranks that wait for a dead process. After an
   uncaught exception, more steps are needed, because the program may still write buffered lines.
 - A launcher restarted the job, and the next attempt made steps, succeeded, or failed for a reason of its own.
@@ -14,9 +14,9 @@ Other signs are less certain, and count only if no other message reports a failu
   not exit at the same time.
 - The port of a NIC failed, but became active again.
 
-If the job is known to have failed, and no other message says why, a survived message is still the likeliest cause. For
-example, a thread that reads data may die long before the other threads run out of data. If another message explains the
-failure, the survived message is listed as a less likely cause.
+If the job is known to have failed, and no other message says why, a message that did not end the job is still the
+likeliest cause. For example, a thread that reads data may die long before the other threads run out of data. If another
+message explains the failure, the message that did not end the job is listed as a less likely cause.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """A message that the job survived."""
+    """A message that did not end the job."""
 
     event: Event
     how: How
 
 
 def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event], list[Survived]]:
-    """Divide events into those that may belong to the failure, and messages that the job survived.
+    """Divide events into those that may belong to the failure, and messages that did not end the job.
 
     `failed`: whether the job is known to have failed.
     """
@@ -85,7 +85,7 @@ def set_aside(events: Sequence[Event], failed: bool = False) -> tuple[list[Event
 
 
 def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: bool) -> list[Event]:
-    """Return survived messages that may still be the cause of the failure.
+    """Return the messages after which the job went on, but which may still be the cause of the failure.
 
     The list is empty if no failure of the job is known.
     """
@@ -97,7 +97,10 @@ def doubted_causes(kept: Sequence[Event], survived: Sequence[Survived], failed: 
 def with_doubted(
     ranked: Sequence[tuple[Event, float]], doubted: Sequence[tuple[Event, float]]
 ) -> list[tuple[Event, float]]:
-    """Append the causes that the job may have survived. The appended causes get less weight than all other causes."""
+    """Append the messages that may be causes although the job went on after them.
+
+    The appended messages get less weight than all other causes.
+    """
     most = _LESS * min((weight for _, weight in ranked), default=1.0)
     return [*ranked, *((event, min(weight, most)) for event, weight in doubted)]
 
@@ -108,7 +111,7 @@ def _failing(events: Iterable[Event]) -> list[Event]:
 
 
 def _candidates(survived: Sequence[Survived], failing: Sequence[Event]) -> list[Event]:
-    """Return the survived messages that may be the cause of a later failure.
+    """Return the messages after which the job went on, but which may have caused a later failure.
 
     A message cannot be the cause if the launcher restarted the job afterwards, or if the message belongs to an earlier
     run in the same file. If a message of the same kind did end the job, that message is used instead.
@@ -129,7 +132,7 @@ def _last_lines(events: Iterable[Event]) -> dict[str, int]:
 
 
 def _survived_for_sure(events: Sequence[Event]) -> dict[int, How]:
-    """Return how the job survived messages, by the id of the message. Only proven cases are returned.
+    """Return why messages certainly did not end the job, by the id of the message.
 
     A message is proven to be harmless if the process that printed it made further steps, or if the job made more steps
     than waiting processes can make. A message is also harmless if the job was restarted, and the next attempt made
@@ -174,7 +177,7 @@ def _is_end_of_earlier_run(event: Event, last: Event) -> bool:
 
 
 def _survived_if_nothing_failed(events: Sequence[Event], sure: Mapping[int, How]) -> dict[int, How]:
-    """Return how the job probably survived messages, by the id of the message.
+    """Return why messages probably did not end the job, by the id of the message.
 
     The result is used only if no other message reports a failure.
     """
@@ -185,7 +188,7 @@ def _survived_if_nothing_failed(events: Sequence[Event], sure: Mapping[int, How]
 
 
 def _likely(event: Event) -> How | None:
-    """Return how the job probably survived a message, or None.
+    """Return why a message probably did not end the job, or None.
 
     The evidence is a few further steps, or a report of success before or after the message.
 
@@ -235,7 +238,7 @@ def _latest_attempts(events: Sequence[Event], roles: Collection[Role]) -> dict[s
 
 
 def _recovered_ports(events: Sequence[Event]) -> set[int]:
-    """Return the ids of events of a NIC whose port became active again later in the same file."""
+    """Return the ids of events about a NIC port that became active again later in the same file."""
     found = set()
     for event in events:
         if event.kind is nccl_warn.PORT_EVENT:
@@ -247,7 +250,7 @@ def _recovered_ports(events: Sequence[Event]) -> set[int]:
 
 
 def survived_lines(survived: Sequence[Survived]) -> list[Coded]:
-    """Return one line for each kind of message that the job survived. Usual warnings are left out."""
+    """Return one line for each kind of message that did not end the job. Usual warnings are left out."""
     groups: dict[tuple[str, How], list[Event]] = {}
     for each in survived:
         if not each.event.kind.advisory:

@@ -2,8 +2,8 @@
 
 The output of these commands is in a log, or in a file that the user gave together with the log.
 
-A topology is evidence for the reasons why a run is slow. If a file has only a topology and no run, the topology gets
-its own page (topology_page.py).
+A topology can show why a run is slow. If a file has only a topology and no run, the topology gets its own page
+(topology_page.py).
 """
 
 from __future__ import annotations

@@ -72,9 +72,10 @@ def topology_lines(inventory: Inventory) -> Iterator[Coded]:
 def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named: str | None) -> Assessment:
     """Assess the topology.
 
-    The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If some GPUs have fewer links or no bridge, the verdict is normal only for machines that are
-    built this way. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
+    If a link is down, slow or missing, the verdict is FAR_TOO_LOW. If the topology shows links and all links are alike,
+    the verdict is NORMAL. If some GPUs have fewer links or no bridge, the verdict is NORMAL_IF: normal only for
+    machines that are built this way. If the topology shows no NVLinks, the verdict depends on the machine that the user
+    named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

@@ -140,7 +140,7 @@ def load_style(pattern: str) -> str:
 
 
 def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float) -> float:
-    """Return the seconds of one operation with the bus bandwidth `busbw` in bytes per second."""
+    """Return the duration in seconds of one operation with the bus bandwidth `busbw` (bytes per second)."""
     factor = _BUS_FACTOR.get(pattern)
     return payload_bytes * (factor * (num_ranks - 1) / num_ranks if factor else 1.0) / busbw
 
@@ -187,8 +187,7 @@ _of_loads_inside = attrgetter(*(name for name in _LOADED if name not in _OF_NETW
 class _LinksKey:
     """A cache key made of links. Two keys are equal if a message loads both sets of links in the same way.
 
-    The key does not compare all fields of the links. Code may use `links` only if its result does not depend on the
-    other fields.
+    The key omits some fields of the links. Code may use `links` only if its result does not depend on these fields.
     """
 
     def __init__(self, links: NodeLinks, inside: bool) -> None:
@@ -263,7 +262,7 @@ def _families(kind: str, slope: float, links: NodeLinks) -> dict[tuple[str, str]
 
 
 def peer_family(links: NodeLinks, reduces: bool) -> str:
-    """Return the family of the path between two GPUs of a node, or of one NVLink network.
+    """Return the family of the path between two GPUs in the same node or NVLink network.
 
     `reduces`: whether the switch reduces (adds the data; NVLS).
     """
@@ -284,8 +283,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
     The result is "" if the links do not name an instance type.
 
-    If a type was made with `like:` and has the same links of this family as its parent type, the result is the parent
-    type.
+    A type with `like:` has a parent type. If both types have equal links of this family, the result is the parent type.
     """
     if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
@@ -295,7 +293,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
 
 def _links_of(family: str) -> tuple[str, ...]:
-    """Return the names of the fields of NodeLinks that describe the links of a family."""
+    """Return the names of the NodeLinks fields for the links of one family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
     if family in ("pcie-link", "pcie-p2p", "no-p2p", "no-p2p-server"):

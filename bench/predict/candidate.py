@@ -120,7 +120,7 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of the machine's communication have a middle, and not only an interval.
+        """Whether the predictions of the machine's communication state a middle value, and not only an interval.
 
         Negligible calls are ignored.
         """
@@ -313,9 +313,9 @@ def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
 
 
 def has_middle(exchanges: Exchanges) -> bool:
-    """Check whether the predictions of nearly all communication time have a middle.
+    """Check whether nearly all predicted communication time comes from predictions with a middle value.
 
-    Calls for which only an interval is known may take at most a tenth of the time.
+    Calls for which only an interval is known may take at most a tenth of the communication time.
     """
     total_s = without_middle_s = 0.0
     for call, prediction in exchanges:

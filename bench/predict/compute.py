@@ -1,9 +1,10 @@
 """Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
-Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
-than the data sheet. The update runs at the rate of the GPU's memory. A measured baseline replaces this whole
-computation. The baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For
-GPUs without a similar published run, a share of the best matrix multiplication is assumed.
+The kernels (predict/kernels.py) are slower than the data sheet allows. This slowdown consists of effects that are
+fitted to published training runs (predict/effects.py). The update runs at the rate of the GPU's memory. A measured
+baseline replaces this whole computation. The baseline of one GPU corrects the predictions of other GPUs, because the
+job's software is the same. For GPUs without a similar published run, a share of the best matrix multiplication is
+assumed.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return the seconds of the passes as draws, their derivation, and the unknown quantities.
+    """Return the duration of the passes in seconds as draws, its derivation, and the unknown quantities.
 
     The fitted effects are included in these seconds.
 
@@ -183,7 +184,7 @@ def _fitted(
 def _passes(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
-    """Return the seconds of the passes, the exponent of each term, and the unknown quantities.
+    """Return the duration of the passes in seconds, the exponent of each term, and the unknown quantities.
 
     The function does not use baselines.
     """
@@ -346,7 +347,7 @@ def update_bytes(found: ParallelLayout) -> tuple[float, float]:
 
 
 def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
-    """Return the seconds of the optimizer's update."""
+    """Return the duration of the optimizer's update in seconds."""
     if gpu.memory_bytes_per_s is None:
         return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}
     num_bytes, each = update_bytes(found)

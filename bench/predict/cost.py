@@ -124,7 +124,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the earliest date since which the price has been the same."""
+    """Return `price` with the earliest date of the period in which this price has not changed."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:

@@ -40,10 +40,11 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 
 
 def nearest_published(each: Candidate) -> Reference | None:
-    """Return the published result that is most similar to this machine's communication.
+    """Return the published result that is most similar to the machine's most expensive collective.
 
-    This result has the same number of GPUs of the same model, and the collective that takes most of the communication
-    time.
+    The result is for the collective that takes most of the communication time, with the same numbers of ranks and
+    nodes. Results of the same instance type come first, then results of the same GPU model, then results of GPUs with
+    the same links.
     """
     if not each.exchanges:
         return None

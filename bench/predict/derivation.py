@@ -50,7 +50,8 @@ def _ms(found: DrawnRange) -> str:
 def _compute(each: Candidate) -> str:
     """Return the last line of the derivation of the compute time.
 
-    The line states the time that follows from the middle of each factor, and the interval of the draws.
+    The line states the time that follows from the middle value of each factor. The line also states the interval of the
+    random draws.
     """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
@@ -95,7 +96,9 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Combine calls of the same name into one call, with their mean payload and the first call's prediction.
+    """Combine calls of the same name into one call.
+
+    The combined call has the mean payload and the first call's prediction.
 
     Buckets contain whole tensors, so their sizes differ by a few percent.
     """

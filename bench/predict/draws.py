@@ -70,7 +70,7 @@ class Draws:
         return float(-ndtri(_TAIL))
 
     def normal(self, name: str) -> Floats:
-        """Return the draws of the standard normal variable that belongs to an unknown quantity."""
+        """Return the standard normal draws of the unknown quantity `name`."""
         if name not in self.used:
             self.used[name] = _normal(name, self.num)
         return self.used[name]
@@ -123,8 +123,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return random draws of the predicted time in seconds.
 
-        The error of a prediction has two parts. The first part of the error is the same for all predictions from the
-        same pool, and is drawn under the pool's name. The second part of the error is drawn under `name`.
+        The error of a prediction has two parts. The first part is the same for all predictions from the same pool, so
+        its draws have the pool's name. The draws of the second part have the name `name`.
         """
         import numpy as np
 
@@ -141,7 +141,7 @@ class Draws:
     def error_of(self, name: str, prediction: Prediction) -> Floats:
         """Return the error of a prediction for each draw, in standard deviations of the prediction.
 
-        `predicted` turns this error into seconds.
+        The method `predicted` converts this error to seconds.
         """
         import numpy as np
 

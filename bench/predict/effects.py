@@ -1,10 +1,10 @@
-"""Compute how much slower training is than the rates of the data sheet, from effects fitted to published runs.
+"""Compute how much slower training is than the data sheet's rates allow, from effects fitted to published runs.
 
 The seconds of a step are `products x e^a + attention x e^b + memory x e^c`, plus the predicted communication.
 `products`, `attention` and `memory` are the seconds of predict/kernels.py. Each of the exponents a, b and c is a sum of
 effects. The effects `products`, `attention` and `memory` are common to all runs. Other effects belong to a GPU model,
-its architecture, an element type, the software, or a type of model. Each effect has a prior. To first order about the
-prior means, the logarithm of the measured time is linear in the effects. The fit is therefore one linear Gaussian
+its architecture, an element type, the software, or a type of model. Each effect has a prior. Near the prior means, the
+logarithm of the measured time is linear in the effects to first order. The fit is therefore one linear Gaussian
 regression, in which sources and runs have noise of their own. (Robinson, "That BLUP is a good thing", 1991; Gelman and
 Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12.)
 """
@@ -63,7 +63,8 @@ class Effect:
 class Observation:
     """A measured step for the fit.
 
-    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part.
+    Steps of one `source` share one part of their noise. Steps of one source on one `architecture` share a second part
+    of their noise.
 
     `effects`: the effects that apply to this step.
     `log_ratio`: ln(measured seconds / predicted seconds), where the prediction uses the prior means of all effects.

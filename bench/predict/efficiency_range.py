@@ -46,7 +46,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Return a range in which `low`, `middle` and `high` are at least `part` times the same values of `other`."""
+        """Return a range whose `low`, `middle` and `high` are at least `part` times those of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
@@ -57,7 +57,10 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle of the range. If the middle is unknown, the geometric mean of `low` and `high` is used."""
+        """The middle of the range.
+
+        If this middle is unknown, the geometric mean of `low` and `high` is used.
+        """
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property

@@ -1,8 +1,8 @@
 """Add to each modelled row a prediction for a real machine.
 
-The times of a modelled run assume that all links reach their full rate, so these times are too short. The prediction
-for the same links also uses published measurements. Reports show the modelled times and the predictions. Results files
-do not store the predictions.
+The times of a modelled run assume that all links reach their full rate, so these times are too short. The prediction is
+for the same links, but also uses published measurements. Reports show the modelled times and the predictions. Results
+files do not store the predictions.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
 def _set(
     row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode
 ) -> NoExpectationCode | None:
-    """Set the expectation of a modelled row. Return None, or the reason why the row has no expectation."""
+    """Set the expected time and bandwidth of a modelled row.
+
+    Return None, or the reason why the row has no expectation.
+    """
     row.expected_s = row.expected_low_s = row.expected_high_s = row.expected_basis = None
     row.expected_busbw_bytes_per_s = None
     row.expected_busbw_low_bytes_per_s = row.expected_busbw_high_bytes_per_s = None

@@ -34,9 +34,10 @@ Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """The seconds of each type of kernel in one step on one GPU.
+    """The durations of all types of kernels in one step on one GPU, in seconds.
 
-    Products and attention run at the best measured matrix rate. Other kernels run at the data sheet's memory rate.
+    Matrix products and attention run at the best measured rate of a matrix product. Other kernels run at the data
+    sheet's memory rate.
     """
 
     products_s: float
@@ -59,7 +60,10 @@ def product_share(gpu: GpuModel, rates: Rates | None = None) -> tuple[float, str
 
 
 def kernels(found: ParallelLayout, gpu: GpuModel, rates: Rates | None = None) -> KernelTimes:
-    """Return the seconds of one step's kernels. Raises UsageError if the operations or a rate are unknown."""
+    """Return the duration of one step's kernels in seconds.
+
+    Raises UsageError if the operations or a rate are unknown.
+    """
     workload, mesh = found.workload, found.workload.mesh
     dense = {name: gpu.flops.get(RATES.get(name, "")) for name in (workload.compute, workload.element)}
     for name, rate in dense.items():

@@ -163,11 +163,11 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     The bytes are counted per token and hidden element, with 2 bytes per element.
 
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
-    inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
-    feed-forward block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and
-    matrices. With sequence parallelism, tensor parallelism divides all activations. With sequence parallelism, PyTorch
-    keeps the gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers
-    them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
+    inputs of the norms, the queries, the keys, the values, the output of attention, and the results of the first matrix
+    products of the feed-forward block. Without sequence parallelism, tensor parallelism does not divide the inputs of
+    norms and matrices. With sequence parallelism, tensor parallelism divides all activations. With sequence
+    parallelism, PyTorch keeps the gathered inputs of matrices until the backward pass. Megatron-LM does not keep the
+    inputs, but gathers them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
@@ -209,7 +209,7 @@ def _attention_bytes(found: ParallelLayout) -> float:
 
 
 def _block_bytes(found: ParallelLayout) -> float:
-    """Return the bytes of the first products in a token's feed-forward blocks, in the unit of _layer_bytes."""
+    """Return the size of the first matrix products of a token's feed-forward blocks, in the unit of _layer_bytes."""
     model = found.workload.model
     hidden = model.hidden or 1
     wide = (model.feedforward or 4 * hidden) / hidden

@@ -41,7 +41,7 @@ _HOST_SHARE = 0.4  # like _TYPICAL, but for GPUs without peer access, which copy
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """One mesh on a given number of GPUs, with its memory, and with all calls of a step that communicate."""
+    """One mesh on a given number of GPUs, with its memory and all communication calls of a step."""
 
     layout: ParallelLayout
     memory: MemoryNeed
@@ -54,7 +54,7 @@ class _Meshes:
     Calls of a mesh are combined if they have the same collective, group and `Communication.when`. Each array has one
     element for each combined call.
 
-    `_starts_s`: the seconds of starts and latencies.
+    `_starts_s`: the start-up times and latencies of the messages, in seconds.
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
     `_beside`: the number of groups that share the NICs.
     `_crosses`: whether the group has several nodes.
@@ -95,7 +95,7 @@ class _Meshes:
         return possible
 
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
-        """Return the rough seconds of a step of each mesh.
+        """Return a rough step time for each mesh, in seconds.
 
         Every link is assumed to reach a typical share of its rate. The exchange of buckets can overlap only with the
         backward pass. The exchange of weights can overlap with both passes.
@@ -134,8 +134,8 @@ class MeshSearch:
     def best(self, instance: Instance, num_nodes: int) -> Workload:
         """Return the workload with the mesh that is fastest on a machine.
 
-        The function chooses a mesh whose estimated memory exceeds that of the GPU only if there is no other mesh.
-        Raises UsageError if no mesh can run on this machine.
+        If the estimated memory of no mesh fits in the GPU's memory, the function considers the meshes whose lower bound
+        fits. Raises UsageError if no mesh can run on this machine.
         """
         per_node = self._question.gpus_per_node or instance.gpus
         key = (instance.gpu, same_times(instance.links), per_node, num_nodes)
@@ -187,7 +187,7 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes. All stages are assumed to have the same number of layers.
+        """Return the duration of all passes in seconds. All stages are assumed to have the same number of layers.
 
         This time is equal for all meshes.
         """
@@ -198,9 +198,9 @@ class MeshSearch:
         return self._passes[key]
 
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
-        """Return the predicted seconds of a step, without the optimizer's update and the feed.
+        """Return the predicted duration of a step in seconds, without the optimizer's update and the feed.
 
-        The update and the feed depend little on the mesh.
+        The times of the optimizer's update and of the feed depend little on the mesh.
         """
         found, calls = each.layout, each.calls
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS

@@ -1,4 +1,4 @@
-"""The codes and message templates of every refusal and remark of predictions and machine selection.
+"""Define the codes and message templates for refusals and remarks in predictions and machine selections.
 
 Program logic and tests read only codes and facts, so the templates may be reworded freely.
 """

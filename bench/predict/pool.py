@@ -69,7 +69,7 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: the seconds of the smallest message minus the seconds of a launch, divided by the smallest link latency.
+    `overhead`: the time of the smallest message minus the time of a launch, divided by the smallest link latency.
     `old_library`: see OLD_LIBRARY.
     """
 
@@ -96,7 +96,7 @@ class EfficiencyCurve:
         Before the first point, the result is the value of the first point if `where` is near this point or belongs to
         large messages. After the last point, the result is the value of the last point if `where` is near this point,
         or if this point measures large messages. In all other cases, and between two points that are far apart, the
-        result is None. For busy times after the last point, `beyond` then estimates a value.
+        result is None. If the result after the last point is None, the method `beyond` can estimate a value.
         """
         points = self.points
         if not points:
@@ -241,13 +241,13 @@ class FamilyCurves:
     def _extrapolated(self, place: int, direct: Sequence[float | None], where: float) -> tuple[float, float] | None:
         """Return ln(efficiency) of a curve at a busy time outside its points, and a distance.
 
-        The distance is added to the distance of the curve's system, because the extrapolated value is uncertain.
+        The extrapolated value is uncertain, so the returned distance is added to the distance of the curve's system.
 
         Return None if the efficiency is unknown. Below its first point, a curve is assumed to have the mean shape of
         the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond the last point of a
         curve.
 
-        `direct`: `at(where)` of each curve of the family.
+        `direct`: the result of `at(where)` for each curve of the family.
         """
         curve = self._members[place]
         if not curve.points:
@@ -272,7 +272,7 @@ class FamilyCurves:
     def _references_of(self, place: int) -> tuple[_Reference, ...]:
         """Return the curves that can show how this curve continues below its first point.
 
-        Such a curve has more than two points, and a value at the busy time of this curve's last point.
+        Such a curve has more than two points. It also has a value at the busy time at which this curve ends.
         """
         if place not in self._references:
             curve, found = self._members[place], []
@@ -394,7 +394,7 @@ class _Similar:
 
 
 class _Comparison:
-    """A comparison of some systems with one query.
+    """The similarity of some measured systems to the queried machine.
 
     `near`: (index, system) of each system for which `own` or `same_machine` is set.
     `chosen`: the indices of the systems for which `own` is set.

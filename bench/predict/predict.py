@@ -95,8 +95,8 @@ class Prediction:
     def centre_s(self) -> float:
         """The middle of the prediction.
 
-        If the middle is unknown, `estimate_s` is used. Without `estimate_s`, the geometric mean of `low_s` and `high_s`
-        is used.
+        If the middle of the interval is unknown, `estimate_s` is used. Without `estimate_s`, the geometric mean of
+        `low_s` and `high_s` is used.
         """
         if self.middle_s is not None:
             return self.middle_s
@@ -253,7 +253,7 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 class _Times:
     """The seconds of one algorithm at one size, as an interval and its middle. An unknown middle is guessed.
 
-    `known`: whether the middle comes from evidence.
+    `known`: whether the middle of the interval comes from evidence.
     `ranges`: the efficiency for each pair (kind, family) of links.
     `transfers`: for each pair (kind, family) of links, the seconds that transfers take.
     """
@@ -347,8 +347,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        If the user measured this machine, only the user's curves are used. Without the user's measurements, all curves
-        between nodes are used for a cluster with a network, and all curves inside nodes for other clusters.
+        If the user measured this machine, only the user's curves are used. Without the user's measurements, a cluster
+        with a network uses all curves between nodes, and any other cluster uses all curves inside nodes.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -430,7 +430,7 @@ def _start_up(used: Sequence[EfficiencyCurve]) -> _StartUp:
 def _transfer_s(
     algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
 ) -> float:
-    """Return the seconds of the transfers.
+    """Return the duration of the transfers in seconds.
 
     The slowest link of a phase determines the time of this phase. The efficiency of this link is taken into account.
     The result is the sum over the phases.

@@ -76,7 +76,7 @@ def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, bes
 def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
     """Return the row of an algorithm that no library uses.
 
-    The row shows only the limit of the links.
+    The row shows only the time that the links alone need.
     """
     return {
         **_key(pattern, size, world, algorithm, False),

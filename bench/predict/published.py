@@ -48,7 +48,9 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class EfficiencyEvidence:
-    """Rows with their curves, copies, and notes on unused rows. Without rows, typical efficiencies are assumed.
+    """Measured rows and their curves, measured copies, and notes on rows that were left out.
+
+    Without rows, typical efficiencies are assumed.
 
     `copies`: for each measured copy, a tuple of system, instance, direction, efficiency and source. `memo`: a cache for
     lookups.
@@ -125,7 +127,7 @@ def published() -> EfficiencyEvidence:
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
     """Return the rows of a run or an imported log that can serve as evidence.
 
-    These rows include all ranks, have correct data, and are from GPUs with known links.
+    Such rows include all ranks, have correct data, and are from GPUs with known links.
 
     `name`: the run's name in reports. Modelled rows are left out.
     """

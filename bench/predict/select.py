@@ -44,7 +44,7 @@ class Refused:
 class Doubt:
     """The unknown quantity that changes a ratio most.
 
-    `unknown`: the name of the draws of this quantity.
+    `unknown`: the name of this quantity in the random draws.
     `share`: the share of this quantity in the variance of ln(ratio).
 
     `unknown` is empty if the values of both machines are equal in every draw.
@@ -57,7 +57,7 @@ class Doubt:
 
 
 class ComparedMachine(Protocol):
-    """The data of a machine that a comparison uses.
+    """What a comparison needs to know about a machine.
 
     A sample may be any unit of work. The time and the cost of a sample have one value for each draw.
     """
@@ -273,9 +273,9 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """Compare the best machine with each other machine at earlier prices.
+    """Compare the best machine with all other machines at earlier prices.
 
-    Return a remark on each pair for which an earlier price gives another order by price, or another verdict on cost.
+    Return a remark on each pair if an earlier price changes the order of the two prices, or the verdict on cost.
     """
     changes = []
     best = ranked[0]

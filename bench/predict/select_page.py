@@ -314,7 +314,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
-    """Return a machine's mesh. `absent`: the value for each dimension of the mesh that has only one rank."""
+    """Return a machine's mesh. `absent`: the value to return for a dimension that has only one rank."""
     workload, data = each.layout.workload, each.layout.data
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
     mesh["expert"] = workload.mesh.expert
@@ -334,7 +334,7 @@ def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the first machines that were left out, and a text that names the option for the complete list."""
+    """Return lines about the first machines that were left out. The last line says what --wide shows."""
     left_out = _left_out(selection.refused)
     lines = left_out[:_FEW]
     if len(left_out) > _FEW:
@@ -535,7 +535,7 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
 def _ends(name: str, unit: str, found: DrawnRange | None, has_middle: bool) -> Mapping[str, float | None]:
     """Return the ends and the middle of a range, with names such as `step_low_s`, `step_s` and `step_high_s`.
 
-    The middle is null if it is unknown.
+    The middle of an interval is null if it is unknown.
     """
     low = middle = high = None
     if found is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The seconds of the parts of one step, one value for each draw.
+    """The durations of the parts of one step in seconds, one value for each draw.
 
     `total_s` is the sum of compute, bubble, exposed and feed.
 
@@ -123,7 +123,7 @@ def _with_losses(
 
 
 def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
-    """Return the seconds for which the forward and the backward pass of a micro-batch wait for blocking calls."""
+    """Return how long the forward and the backward pass of a micro-batch wait for blocking calls, in seconds."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro
@@ -132,7 +132,7 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Return the seconds of FSDP's communication that a micro-batch does not hide.
+    """Return the time of FSDP's communication that a micro-batch does not hide, in seconds.
 
     The weights of each layer are gathered while the previous layer is computed.
     """

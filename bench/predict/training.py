@@ -275,7 +275,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 class _Unit:
     """The parameters that FSDP gathers and reduces in one call: those of one layer, or all those outside the layers.
 
-    `elements`: the number of elements, including the padding that makes the parts of all ranks in `group` equal.
+    `elements`: the number of elements, including padding. With this padding, all ranks in `group` have equal parts.
     `trained`: the elements with gradients.
     """
 

@@ -1,4 +1,4 @@
-"""Read published training runs (hardware/training.yaml): the job, the machine and the throughput in the source."""
+"""Read published training runs (hardware/training.yaml): the job, the machine, and the stated throughput."""
 
 from __future__ import annotations
 

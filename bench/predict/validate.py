@@ -1,7 +1,7 @@
 """Validate predictions: predict each published row from evidence that excludes the row's own system and its source.
 
 Each system counts once, with the median error of its rows, because the rows of one system are not independent. Coverage
-also counts each system once, with a Wilson interval over systems.
+also counts each system once. The interval of the coverage is a Wilson interval over systems.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """Return the seconds of a simple estimate: bytes / (rate of the link x efficiency).
+    """Return a simple estimate of the time in seconds: bytes / (rate of the link x efficiency).
 
     All machines of a level have the same efficiency.
     """

@@ -52,10 +52,10 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The seconds of an exchange, for each number of bytes.
+    """The duration of an exchange in seconds, for each number of bytes.
 
-    `alone`: the seconds of an exchange after a pause.
-    `queued`: the seconds of an exchange that directly follows another exchange, without a pause.
+    `alone`: the duration in seconds of an exchange after a pause.
+    `queued`: the duration in seconds of an exchange that directly follows another exchange, without a pause.
     """
 
     alone: Mapping[int, float]
@@ -64,7 +64,7 @@ class ExchangeTimes:
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """The seconds of a predicted step, and of its exposed exchange.
+    """The predicted duration of a step, and of its exposed exchange, in seconds.
 
     `bucket_s`: for each size in bytes, the seconds of a bucket that follows another bucket. `bucket_s` is empty for
     strategies without buckets.
@@ -194,7 +194,7 @@ def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[st
     For m micro-batches and p equal stages, the step takes `(m + p - 1) (f + b + 2 h)`. f and b are the seconds of a
     stage's forward and backward pass, and h is the seconds of a message to the next stage.
 
-    The exposed exchange contains the bubble: it is the time of the step minus the passes of the longest stage.
+    The exposed exchange is the time of the step minus the passes of the longest stage, so it contains the bubble.
     """
     num = case.micro_batches or 2 * num_ranks
     hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)
@@ -215,7 +215,7 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 
 
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
-    """Return the seconds of a step, including the delay that its data loader causes.
+    """Return the duration of a step in seconds, including the delay that its data loader causes.
 
     A loader that prefetches delays a step only if loading takes longer than the step.
     """
@@ -289,7 +289,9 @@ def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
 
 
 def _seconds(links: Document, pattern: str, mode: str, step: TrainedStep) -> dict[int, float]:
-    """Return the seconds of a pattern on the ranks of a step, for each number of bytes. Rows of `mode` are preferred.
+    """Return the duration of a pattern on the ranks of a step, in seconds, for each number of bytes.
+
+    Rows of `mode` are preferred.
 
     Rows of `pingpong` may be from a run with another number of ranks, because `pingpong` always uses two ranks.
     """

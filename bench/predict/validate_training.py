@@ -91,7 +91,10 @@ class TrainingErrors:
 
 @dataclass(frozen=True, slots=True)
 class HeadToHead:
-    """One job of one source on two GPUs: the ratio of their rates, measured and predicted without this source."""
+    """The measured and the predicted ratio of two GPUs' rates in the same job.
+
+    The prediction excludes the job's source.
+    """
 
     job: str
     source: str
@@ -112,7 +115,7 @@ class HeadToHead:
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """Ratios of two architectures in one source: the medians of the measured ratio, the predicted ratio and |error|.
+    """Rates of two architectures in one source: the medians of the measured ratio, the predicted ratio and |error|.
 
     `num_near`: the number of ratios within NEAR.
     """
@@ -150,7 +153,7 @@ def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
 
 
 def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]:
-    """Return the errors of each class, and a row `all` for each type of class. The order is fixed."""
+    """Return the errors of each held-out class. A row `all` precedes the classes of each type."""
     found = []
     for held_out, of_kind in groupby(rows, key=lambda row: row.held_out):
         members = list(of_kind)

@@ -91,8 +91,8 @@ def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Nar
 
     The draws of this quantity have the largest squared correlation with the logarithm of the figure.
 
-    If this quantity were known, a narrower interval would remain. The remaining interval is the median over groups of
-    draws in which this quantity is nearly constant.
+    If this quantity were known, a narrower interval would remain. To compute this interval, the draws are divided into
+    groups in which this quantity is nearly constant, and the median over these groups is used.
     """
     import numpy as np
 

@@ -116,8 +116,8 @@ class ModelSizes:
         """Return the relative error of the number of parameters that the sizes imply.
 
         The first value assumes that the embedding and the output layer have separate matrices. The second value assumes
-        that the embedding and the output layer share one matrix. Each value is the smaller one of two errors, with and
-        without learned positions.
+        that the embedding and the output layer share one matrix. Each error is computed with and without learned
+        positions, and the smaller error is used.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)

@@ -187,7 +187,7 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
 
 
 def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
-    """Return the rate of an NVLink for data, in bytes per second and direction, and the source of this rate.
+    """Return the data rate of an NVLink, in bytes per second in each direction, and the source of this rate.
 
     The driver reports the signalling rate, which includes line coding. The rate for data therefore comes from the
     NVLink version, if the version is known.
@@ -199,7 +199,7 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Map the number of each link to its rate in bytes per second and direction, as the driver reports it.
+    """Return the reported rate of each link by its number, in bytes per second in each direction.
 
     One query asks for all links. Links without a reported rate are left out.
     """

@@ -30,7 +30,8 @@ class DeviceReader(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Return the device's counters by name, counted since a fixed moment.
 
-        A call takes longer than `read`. The sampler therefore never reads counters while a row is timed.
+        This method takes longer than the method `read`. The sampler therefore never reads counters while a row is
+        timed.
         """
 
     def close(self) -> None:

@@ -150,8 +150,8 @@ class ProgramMeter:
     def used(self, local_size: int = 0) -> tuple[list[_Program], list[_Program]]:
         """Return linkbench's own programs and all other programs, each program with the CPU time that it has used.
 
-        linkbench's own programs are this process, its ancestors, its probes, and the other ranks if `local_size` ranks
-        run on this host.
+        linkbench's own programs are this process, its ancestors and its probes. If `local_size` is above 1, linkbench's
+        other ranks on this host also count as its own programs.
         """
         now = _programs()
         own = _family(now, local_size)

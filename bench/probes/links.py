@@ -3,9 +3,9 @@
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens for
 connections and connects to the other hosts. A host sends 64 KiB over each connection, and also sends single packets of
 several sizes. At the end, each host reports the data that arrived. If packets are lost in one direction, no connection
-can be made. The single packets still arrive in the other direction, which shows the direction that loses packets. Each
-host has a secret in its environment. With this secret, a host proves that it belongs to the round. Any other program
-that connects gets only 16 random bytes.
+can be made. The single packets still arrive in the other direction. The arrivals therefore show which direction loses
+packets. Each host has a secret in its environment. With this secret, a host proves that it belongs to the round. Any
+other program that connects gets only 16 random bytes.
 
 The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
 offsets between the hosts' wall clocks.

@@ -111,7 +111,7 @@ def neighbours() -> dict[str, str]:
 
 
 def _replied() -> Iterator[tuple[int, str, str]]:
-    """Yield the neighbours that replied to this host, in the same form as `_neighbours`."""
+    """Yield the neighbours that replied to this host, as `_neighbours` does."""
     return _neighbours(_REPLIED_STATES)
 
 

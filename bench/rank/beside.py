@@ -67,7 +67,7 @@ class Beside:
 
 
 def _skew(timings: Sequence[Timing], sample: int) -> float:
-    """Return the largest time from the first start to the last start of the same part of a sample, in seconds."""
+    """Return how far apart the ranks started the same part of a sample (the largest value), in seconds."""
     parts = zip(*(one.started_s[sample] for one in timings), strict=True)
     return float(max(max(starts) - min(starts) for starts in parts))
 

@@ -119,7 +119,7 @@ def _message_s(transport: Transport, world: World, beat: Callable[[], None]) -> 
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Return the seconds of one operation that sends nothing to other ranks.
+    """Return the duration of one operation that sends nothing to other ranks, in seconds.
 
     Return None if the library offers no such operation for this pattern.
     """

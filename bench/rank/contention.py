@@ -54,8 +54,8 @@ class _Program:
 class _Block:
     """One rank's result of a block.
 
-    The result of a victim is the seconds of its samples. The result of an aggressor has three values: the number of its
-    calls, the seconds inside these calls, and the seconds of the whole block.
+    For a victim, the result is the durations of its samples in seconds. The result of an aggressor has three values:
+    the number of its calls, the seconds inside these calls, and the seconds of the whole block.
     """
 
     seconds: tuple[float, ...] = ()

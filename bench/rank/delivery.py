@@ -206,7 +206,7 @@ class _TablePrinter:
 
 
 def failed_document(name: str, error: BenchError) -> Document:
-    """Return the document of a run without results. JSON output is always one document, even after a failure."""
+    """Return the document of a run that has no results. JSON output is always one document, even after a failure."""
     from bench.results.document import DOCUMENT_SCHEMA, Document
 
     where = {"job": name, "pattern": name, "rank": None, "host": None}

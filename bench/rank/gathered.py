@@ -1,4 +1,4 @@
-"""Gather the seconds of every rank for one row, on rank 0 (docs/metrics.md).
+"""Gather the times of all ranks for one row on rank 0 (docs/metrics.md).
 
 For each sample, the time of the slowest rank is always kept. As long as the number of times is within the row's limit,
 the times of all ranks are kept. Above the limit, only two values of each rank are kept: the sum of its times, and how
@@ -65,7 +65,7 @@ class Gathered:
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:
-        """For each group, return the slowest rank's seconds of all samples so far."""
+        """For each group, return the slowest rank's time in all samples so far, in seconds."""
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:

@@ -1,4 +1,4 @@
-"""Write a rank's heartbeats. They show what the rank is doing, how the rank ended, and its stacks.
+"""Write a rank's heartbeats. Heartbeats show what the rank is doing, how the rank ended, and its stacks.
 
 A watchdog thread ends the rank if the rank makes no progress. On the first rank of each host, another thread ends the
 rank when the controller has ended.

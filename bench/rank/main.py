@@ -150,8 +150,8 @@ def _failed(error: BaseException, process: _Process) -> int:
     first rank reports the error. If only one rank finds the error (`of_one_rank`), this rank reports the error.
 
     If a rank ended alone, the other ranks would wait for it forever. The rank therefore aborts the whole job. A rank
-    may be refused before it has met the other ranks. If one rank is refused in this way, the other ranks time out, or
-    their launcher ends the job.
+    may be refused before it is connected to the other ranks. If one rank is refused in this way, the other ranks time
+    out, or their launcher ends the job.
     """
     if process.discarded:  # the watchdog has reported why this rank ends, and ends it
         time.sleep(heartbeats.DISCARD_S)

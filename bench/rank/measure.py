@@ -1,7 +1,7 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
 A row has one size and one mode, and belongs to one round of groups. Some decisions must be equal on all ranks: whether
-to skip a row, the number of samples, when to stop. Rank 0 makes all decisions that must be equal on all ranks. It
+to skip a row, the number of samples, when to stop. Rank 0 makes all decisions that must be equal on all ranks. Rank 0
 broadcasts these decisions outside the timed region.
 """
 

@@ -31,7 +31,7 @@ class OneWaySampler:
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Take `num` samples. Return the seconds of each rank's samples, on rank 0.
+        """Take `num` samples. Return the durations of each rank's samples in seconds, on rank 0.
 
         Both ranks of a pair get the same times, because a one-way message involves both ranks. Idle ranks get no
         seconds.

@@ -1,10 +1,10 @@
 """Measure how a collective and matrix products slow each other down if they overlap.
 
-Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
-types of blocks start and are timed in the same way (transport.Overlapping). The ratio of the times in two types of
-blocks therefore shows only the effect of the overlap. In a block with the collective and the products, the products
-take longer than the collective. Only products that end before the collective ends are counted. The number of counted
-products is the same in all blocks.
+Blocks of three types alternate within one launch: the collective alone, the matrix products alone, and both together.
+All types of blocks start and are timed in the same way (transport.Overlapping). The ratio of the times in two types of
+blocks therefore shows only the effect of the overlap. In a block with the collective and the matrix products, the
+matrix products take longer than the collective. Only matrix products that end before the collective ends are counted.
+The number of counted matrix products is the same in all blocks.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The number of collective calls, of products and of counted products in a sample.
+    """The number of collective calls, of matrix products and of counted matrix products in a sample.
 
-    The counted products are the first products of the sample.
+    The counted matrix products are the first ones of the sample.
     """
 
     num_calls: int
@@ -65,10 +65,12 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's times in a burst, and the number of samples in which the products did not cover the whole collective.
+    """One rank's times in a burst.
 
     `calls_s`: the seconds per call.
-    `products_s`: the seconds per product.
+    `products_s`: the seconds for one matrix product.
+    `not_covered`: the number of samples in which the collective ended before the counted matrix products, or after all
+        matrix products.
     """
 
     calls_s: tuple[float, ...] = ()
@@ -82,7 +84,7 @@ class OverlapSampler:
     def __init__(self, case: Case, transport: Transport) -> None:
         """Prepare the sampler, without allocating memory.
 
-        The transport must be able to overlap products with collectives (rows.no_overlap_reason).
+        The transport must be able to overlap matrix products with collectives (rows.no_overlap_reason).
         """
         assert isinstance(transport, Overlapping)
         self._overlapping: Overlapping = transport
@@ -150,12 +152,12 @@ class OverlapSampler:
         return sampling.Taken(warmup, shares, num_calls, loop, reason, overlaps=overlaps)
 
     def wrong(self) -> Wrong:
-        """Check the output of this rank's last product."""
+        """Check the output of this rank's last matrix product."""
         made = self._products
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """Return matrices for which one product takes about 1 / _PART of the time of a sample's collective."""
+        """Return matrices whose product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
@@ -171,7 +173,7 @@ class OverlapSampler:
     ) -> tuple[_Plan, float]:
         """Return a plan for a sample, and the duration of such a sample in seconds.
 
-        The plan has enough products to outlast the collective.
+        The plan has so many matrix products that they take longer than the collective.
         """
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
@@ -233,7 +235,7 @@ class OverlapSampler:
         )
 
     def _product_s(self, products: _Products) -> float:
-        """Return the slowest rank's seconds for one product."""
+        """Return the slowest rank's time for one matrix product, in seconds."""
         plan = _Plan(0, _PART, _PART)
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 

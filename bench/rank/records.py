@@ -134,7 +134,7 @@ class Records:
 def _first(wrongs: Sequence[Wrong]) -> Wrong:
     """Return the first wrong data.
 
-    Wrong data in the own send buffer of a rank take precedence over other wrong data.
+    Wrong data in a rank's own send buffer come before all other wrong data.
     """
     sent = [wrong for wrong in wrongs if wrong.first is not None and wrong.first.code == WrongCode.SENT]
     return next(iter(sent), next((wrong for wrong in wrongs if wrong.num_wrong), wrongs[0]))

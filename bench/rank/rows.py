@@ -51,7 +51,7 @@ def ends_first(sizes: Iterable[int]) -> list[int]:
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of a record that need no measurement, such as sizes, factors and bytes that cross nodes."""
+    """Return those fields of a record that need no measurement, such as sizes, factors and bytes that cross nodes."""
     return next(traffic_of_round(pattern, shape, (group,), hosts))
 
 

@@ -101,7 +101,7 @@ def refused(case: Case) -> Skip | None:
 
 
 def _of_models(case: Case) -> str | None:
-    """Return the first option of the case that applies only to models from a workload.
+    """Return the first option that the case sets although it applies only to models from a workload.
 
     Return None if there is no such option.
     """

@@ -25,7 +25,7 @@ _MOST_PAIRS = 4  # at most this many pairs are named
     step="check errors and replays of the links",
 )
 def slow_pairs(evidence: CopyEvidence) -> Found | None:
-    """Detect a few pairs that are far slower than the other pairs, or far slower than their own opposite direction.
+    """Detect a few pairs that are far slower than the other pairs, or than the opposite direction of the same pair.
 
     Cards of different models have different links, so their pairs are not compared with each other.
     """
@@ -163,7 +163,7 @@ def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
     step="check the number of links",
 )
 def pairs_differ(evidence: CopyEvidence) -> Found | None:
-    """Detect rates of pairs that are far apart although all pairs have peer access.
+    """Detect that some pairs are far slower than others although all pairs have peer access.
 
     The cause is possible only on machines that connect some pairs with more links than other pairs.
     """

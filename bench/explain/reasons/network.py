@@ -1,4 +1,4 @@
-"""Find reasons in the network why a collective over several nodes is slow."""
+"""Find reasons why a collective across nodes is slow: the network, its NICs, and how NCCL uses them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a run with about half of a published rate, if the log says nothing about the NICs."""
+    """Detect a run that reaches about half of a published rate, if the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
@@ -162,7 +162,7 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def loss_or_congestion(evidence: RunEvidence) -> Found | None:
-    """Detect a curve that collapses with size, if data cross NICs."""
+    """Detect a rate that collapses at large sizes, if data cross NICs."""
     falls = fall(evidence)
     if falls is None or not between_nodes(evidence):
         return None
@@ -225,7 +225,7 @@ def _other_network(evidence: RunEvidence) -> bool:
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
-    """Map the rates of 1, 2, 4 or more NICs of a known machine to words.
+    """Return the total rate of 1, 2, 4 or more NICs of a known machine, each rate with a text.
 
     Only rates below the total rate of the NICs that this run may use are included.
     """

@@ -1,4 +1,4 @@
-"""Find reasons inside a node why a collective is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses these links."""
+"""Find reasons why a collective inside a node is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses these links."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def no_nvls(evidence: RunEvidence) -> Found | None:
     step="check whether peer access is granted (GeForce drivers and some guests refuse it)",
 )
 def through_host(evidence: RunEvidence) -> Found | None:
-    """Detect a run that is as slow as copies through host memory, or a log that shows such paths."""
+    """Detect a run that is as slow as copies through host memory, or whose log shows paths through host memory."""
     facts = _of_pcie(evidence)
     log = evidence.hint("refused") or evidence.hint("path", "SHM") or evidence.hint("setting", "NCCL_P2P_DISABLE")
     if facts is None or (log is None and (evidence.hint("path", "P2P") or facts["share"] < 0.06)):
@@ -203,7 +203,7 @@ def few_channels(evidence: RunEvidence) -> Found | None:
 
 
 def _of_pcie(evidence: RunEvidence) -> dict[str, Any] | None:
-    """Return the facts of a run that reaches at most 55 % of the PCIe rate in one node.
+    """Return the facts of a run inside one node that reaches at most 55 % of the PCIe rate.
 
     The GPUs of this node may lack peer access.
 

@@ -2,8 +2,8 @@
 
 The evidence is the rate of the collective and, if given, the topology of the node.
 
-A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
-the PCIe link, of host memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason, because several reasons may lead to this rate. The functions compare rates with
+three references: the PCIe link, host memory, and some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
     step="while the largest size runs, check free memory (of the host, too, if it is shared), clocks and power",
 )
 def falls_in_node(evidence: RunEvidence) -> Found | None:
-    """Detect a curve that collapses with size, if no data cross NICs."""
+    """Detect a rate that collapses at large sizes, if no data cross NICs."""
     falls = fall(evidence)
     if falls is None or evidence.crosses_nics or evidence.num_nodes is None:
         return None
@@ -183,7 +183,7 @@ def falls_in_node(evidence: RunEvidence) -> Found | None:
     step="measure again with a current NCCL",
 )
 def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
-    """Detect a low rate with an NCCL that is older than the first version for the GPU's architecture."""
+    """Detect a low rate with an NCCL version that is too old to support the GPU's architecture."""
     log = evidence.hint("nccl")
     version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())
@@ -298,7 +298,10 @@ def _all_links_active(topology: Topology) -> bool:
 
 
 def _inside(evidence: RunEvidence) -> dict[str, Any] | None:
-    """Return the facts of a low figure inside a node in which all GPUs have fast links. Return None for other runs."""
+    """Return the facts of a low figure, if the run stays inside a node with fast links between all GPUs.
+
+    Return None for other runs.
+    """
     links = evidence.machine.links
     if links is None or links.peer not in _PEERS or evidence.crosses_nics or (evidence.num_ranks or 0) < 2:
         return None
