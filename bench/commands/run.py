@@ -23,7 +23,6 @@ from bench.controller.jobs import Site
 from bench.controller.more_launches import more_launches
 from bench.controller.run import RunResult
 from bench.core import printable
-from bench.core.codes import UNCODED
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -34,7 +33,6 @@ from bench.core.errors import (
     RefusedError,
     UsageError,
 )
-from bench.core.record import Failure
 from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.predict import expected
@@ -175,7 +173,7 @@ def nothing_measured(ran: RunResult) -> BenchError:
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     jobs_of: dict[str, list[str]] = {}
     for job, failure in ran.failed.items():
-        jobs_of.setdefault(_reason_key(failure), []).append(job)
+        jobs_of.setdefault(_without_own_files(ran.folder, job, failure.what), []).append(job)
     reasons = [
         ran.failed[jobs[0]].what + (f" ({len(jobs)} jobs failed like this)" if len(jobs) > 1 else "")
         for jobs in jobs_of.values()
@@ -183,12 +181,11 @@ def nothing_measured(ran: RunResult) -> BenchError:
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
 
 
-def _reason_key(failure: Failure) -> str:
-    """Return a key of a failure. Two failures have the same key if only the files with their output differ."""
-    if failure.code == UNCODED:
-        return failure.what
-    facts = {name: fact for name, fact in failure.facts.items() if name not in ("log", "output")}
-    return f"{failure.code} {failure.rank} {failure.host} {sorted(facts.items())}"
+def _without_own_files(folder: Path, job: str, text: str) -> str:
+    """Return the text of a failure without the paths of the job's own output files."""
+    for file in (runs.log_file(folder, job), runs.output_file(folder, job)):
+        text = text.replace(str(file), "")
+    return text
 
 
 def exit_code(document: Document, ran: RunResult) -> int:

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 from bench.core import plugins
@@ -124,6 +125,25 @@ def _own_case(argv: tuple[str, ...]) -> Case | None:
         return from_argv(argv)
     except (BenchError, IndexError):
         return None
+
+
+def stored_value(argv: Sequence[str], name: str) -> Any:
+    """Return the value of one factor in a stored case.
+
+    Another version may have stored a case that this version cannot read. Only the words of the factor are then read.
+    The result is the factor's default if the option is absent, and the word itself if the word cannot be read.
+    """
+    case, each = own_case(argv), FACTOR[name]
+    if case is not None:
+        return getattr(case, name)
+    words = dict(pairwise(argv))
+    flag = next((flag for flag in each.flags if flag in words), None)
+    if flag is None:
+        return each.default
+    try:
+        return _parsed(each, words[flag])
+    except UsageError:
+        return words[flag]
 
 
 def to_argv(case: Case) -> list[str]:

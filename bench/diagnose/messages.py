@@ -93,7 +93,7 @@ class FleetConclusion(OptionalPartsCode):
     PAIRS_ONLY = (
         "pairs-only",
         "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
-        "{num_pairs:n pair} of hosts; no single host explains these runs.",
+        "{num_pairs:n pair} of hosts; no single host explains <is_one?this run><!is_one?these runs>.",
     )
     ALL_WELL = (
         "all-well",

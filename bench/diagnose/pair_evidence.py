@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.core.case_argv import own_case
+from bench.core.case_argv import stored_value
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.diagnose.ladder import first_rounds
@@ -123,9 +123,7 @@ def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
 
     Jobs with different schedules, directions or kinds of copy load links differently, so they get separate verdicts.
     """
-    case = own_case(header["case"])
-    schedule = "ladder" if case is not None and case.is_ladder else "full"
-    kind = (schedule, *(getattr(case, name, None) for name in _COPY_FACTORS))
+    kind = tuple(stored_value(header["case"], name) for name in ("schedule", *_COPY_FACTORS))
     return header["transport"], header["direction"], kind, str(places(header))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.case_argv import own_case
+from bench.core.case_argv import stored_value
 from bench.core.record import Header
 from bench.gate.gate_input import attempt_number, host_of, hosts, job_of_attempt
 from bench.gate.messages import GateFailure
@@ -190,8 +190,7 @@ def plan_of_retest(
     The plan ignores faults that no measurement can repair. For example, no measurement repairs a modelled run, or a run
     from another cluster.
     """
-    cases = {name: own_case(job["case"]) for name, job in planned.items()}
-    ladders = tuple(name for name, case in cases.items() if case is not None and case.is_ladder)
+    ladders = tuple(name for name, job in planned.items() if stored_value(job["case"], "schedule") == "ladder")
     sizes: dict[str, set[int]] = {}
     whole: set[str] = set()
     climb = bool(failed)

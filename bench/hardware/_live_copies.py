@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bench.core.case_argv import own_case
+from bench.core.case_argv import stored_value
 from bench.core.inventory import Gpu, Inventory, Path, from_facts
 from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
 from bench.core.record import Flag, Header, Record
@@ -230,8 +230,7 @@ def _only_rank(header: Header, record: Record) -> int | None:
     if record.num_ranks != 1:
         return None
     match = re.fullmatch(r"(rank|group)(\d+)", record.group)
-    case = own_case(header.case)
-    is_linear = case is None or case.order == "linear"
+    is_linear = stored_value(header.case, "order") == "linear"
     if match and (match[1] == "rank" or is_linear):  # in this order, group N of one rank is rank N
         return int(match[2])
     return 0 if header.num_ranks == 1 else None

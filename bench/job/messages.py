@@ -298,7 +298,7 @@ class EvidenceCode(OptionalPartsCode):
         "uneven-stages",
         "rank {rank} computes for {own_s:time} a step; the median stage computes for {usual_s:time}",
     )
-    CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the time that this cause returns is an upper limit"
+    CPUS = "cpus", 'the ranks\' threads use {used:.2g} CPUs; the time under "returns" is an upper limit'
     SHARE = "share", "without this cause, {num} of {num_steps} steps would be shorter by more than {limit_s:time}"
 
 

@@ -94,8 +94,8 @@ def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[
 def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            is_link = stat.S_ISLNK(member.external_attr >> 16)  # its content is the path to which it points
-            if not member.is_dir() and not is_link:
+            kind = stat.S_IFMT(member.external_attr >> 16)  # 0 if the archive states no type
+            if not member.is_dir() and kind in (0, stat.S_IFREG):
                 with archive.open(member) as content:
                     yield member.filename, content
 

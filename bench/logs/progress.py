@@ -236,7 +236,7 @@ class ProgressReader:
 
     def _succeeded(self, number: int, stream: str | None) -> None:
         """Store the line of a report of success. `stream`: the process that printed the report."""
-        is_kept = stream in self._successes or len(self._successes) < _MOST_STREAMS
+        is_kept = stream is None or stream in self._successes or len(self._successes) < _MOST_STREAMS
         if is_kept and job_reports.append(self._successes.setdefault(stream, []), number):
             self.begin_part()
 

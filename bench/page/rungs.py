@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.core.case_argv import own_case
+from bench.core.case_argv import stored_value
 from bench.core.codes import Coded
 from bench.core.record import Flag, known
 from bench.core.units import format_size
@@ -210,8 +210,7 @@ def _interval(rung: Rung) -> str:
 
 def _kind(document: Document, row: Summary) -> str:
     if row.pattern in _COPIES or row.pattern == "peer_copy":
-        case = own_case(document.headers[row.job].case)
-        by_kernel = case is not None and case.engine == "sm"
+        by_kernel = stored_value(document.headers[row.job].case, "engine") == "sm"
         if row.pattern == "peer_copy" and not by_kernel:
             return "peer"
         return "kernel" if by_kernel else "copy"

@@ -108,7 +108,7 @@ class Refusal(OptionalPartsCode):
     )
     EXPERTS_NOT_DIVISIBLE = (
         "experts-not-divisible",
-        "{experts} experts cannot be split over `expert: {ranks}`",
+        "{experts} experts cannot be split evenly over the {ranks} ranks of `expert: {ranks}`",
     )
     HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over `tensor: {tensor}`"
     LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over `pipeline: {pipeline}`"
@@ -332,7 +332,7 @@ class PageNote(Code):
     )
     COVERED = (
         "covered",
-        "covered: how many of a system's rows are inside their 90 % intervals (mean over systems); in brackets: the "
+        "covered: the share of a system's rows inside their 90 % intervals (mean over systems); in brackets: the "
         "90 % Wilson interval of this mean",
     )
     POINTS = (

@@ -330,7 +330,7 @@ def _value(header: Header, name: str) -> str:
     """Return the value of an option. The result is empty if the option has its default."""
     case = list(header.case)
     flag = f"--{name}"
-    return case[case.index(flag) + 1] if flag in case else ""
+    return case[case.index(flag) + 1] if flag in case[:-1] else ""
 
 
 def label_of(labels: Mapping[str, CurveLabel], row: Summary) -> CurveLabel:

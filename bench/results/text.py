@@ -9,7 +9,7 @@ from functools import lru_cache
 from string import ascii_lowercase
 
 from bench.core import hostlist
-from bench.core.case_argv import own_case
+from bench.core.case_argv import stored_value
 from bench.core.record import Header
 from bench.core.units import format_size
 from bench.results.document import Summary
@@ -44,8 +44,7 @@ def like(header: Header) -> str:
 
     The result is "" if the run shows linkbench's own statistics.
     """
-    case = own_case(header.case)
-    return "" if case is None else case.like
+    return str(stored_value(header.case, "like"))
 
 
 def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: bool = False) -> list[str]:

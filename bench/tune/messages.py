@@ -8,7 +8,10 @@ from bench.core.codes import Code, OptionalPartsCode
 class TuneError(Code):
     """Why a search cannot begin or continue."""
 
-    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no factor of this name{nearest}; its factors are {known:list}"
+    NO_FACTOR = (
+        "no-factor",
+        "--try {name}: {pattern} has no factor of this name{nearest}; the factors of {pattern} are {known:list}",
+    )
     NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor, so omit it"
     NO_VALUES = (
         "no-values",
@@ -62,6 +65,6 @@ class TuneAnswer(OptionalPartsCode):
     )
     UNDECIDED = (
         "undecided",
-        "undecided, because the search found no clear difference within its budget<; with {num_pairs:n pair} of "
-        "launches, 9 of 10 searches would detect that {best} is {least:percent} faster than {baseline}>",
+        "undecided, because the search found no clear difference within its budget<; if {best} were {least:percent} "
+        "faster than {baseline}, 9 of 10 searches with {num_pairs:n pair} of launches would detect this>",
     )

@@ -15,7 +15,7 @@ from bench.core.case import FACTOR, FACTORS, Case, applies, check_steps
 from bench.core.errors import UsageError
 from bench.core.factors import Factor
 from bench.core.pattern import Pattern
-from bench.core.plugins import nearest
+from bench.core.plugins import closest
 from bench.core.traits import auto_choices, traits
 from bench.tune.engine import Setting
 from bench.tune.messages import TuneError
@@ -157,7 +157,9 @@ def _varied(name: str, texts: Sequence[str], case: Case, pattern: Pattern) -> Va
         return _of_factor(factors[name], texts, case, pattern)
     if not name.isupper():
         names = [each.name for each in known_factors(pattern)]
-        facts = {"name": name, "pattern": pattern.name, "nearest": nearest(name, tuple(factors)), "known": names}
+        close = closest(name, tuple(factors))
+        hint = f" (did you mean {close!r}?)" if close else ""
+        facts = {"name": name, "pattern": pattern.name, "nearest": hint, "known": names}
         raise UsageError.of(TuneError.NO_FACTOR, **facts)
     return _of_variable(name, texts)
 

@@ -19,20 +19,38 @@ from bench.controller.messages import OutcomeCode
 from bench.controller.run import RunResult
 from bench.core.record import Failure
 from bench.figures import _style
+from bench.store import runs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODELLED = ("run", str(ROOT / "scenarios/smoke.yaml"), "--cluster", "p4d-1", "--model")
 
 
 def test_a_reason_that_jobs_share_is_printed_once() -> None:
+    folder = Path("results/1")
+
     def failure(job: str, exit_code: int) -> Failure:
-        facts = {"how": f"ended with exit code {exit_code}", "log": f"{job}.log", "exit_code": exit_code}
+        log = str(runs.log_file(folder, job))
+        facts = {"how": f"ended with exit code {exit_code}", "log": log, "exit_code": exit_code}
         return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher="mpirun", **facts)
 
     failed = {"a": failure("a", 1), "b": failure("b", 1), "c": failure("c", 7)}
-    printed = str(run.nothing_measured(RunResult(Path("results/1"), failed)))
+    printed = str(run.nothing_measured(RunResult(folder, failed)))
     assert [printed.count(f"{job}.log") for job in failed] == [1, 0, 1]
     assert "(2 jobs " in printed and "(3 jobs" not in printed
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "num_reasons"),
+    [
+        ("ValueError: boom; its output is in results/1/a.log", "ValueError: boom; its output is in results/1/b.log", 1),
+        ("rank 0 on node1: no memory", "rank 0 on node7: no memory", 2),
+        ("no heartbeat for 60 s", "no heartbeat for 60 s", 1),  # 60.0 and 60.1 s
+    ],
+)
+def test_reasons_are_equal_if_a_reader_sees_no_difference(first: str, second: str, num_reasons: int) -> None:
+    ran = RunResult(Path("results/1"), {"a": Failure(first), "b": Failure(second)})
+    printed = str(run.nothing_measured(ran))
+    assert printed.count("(2 jobs ") == 2 - num_reasons and second.endswith("b.log") == (second not in printed)
 
 
 def test_an_impossible_folder_of_plots_is_refused_before_anything_is_measured(

@@ -32,7 +32,7 @@ from bench.core.case import (
     ineffective_flags,
     preset_fields,
 )
-from bench.core.case_argv import add_arguments, command_argv, from_args, from_argv, own_case, to_argv
+from bench.core.case_argv import add_arguments, command_argv, from_args, from_argv, own_case, stored_value, to_argv
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.errors import UsageError
 from bench.core.option_parsers import REQUIRABLE
@@ -345,3 +345,18 @@ def typed(pattern: str, *words: str, planned: bool = False) -> Case:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_arguments(parser)
     return from_args(pattern, parser.parse_args(words), planned=planned)
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "value"),
+    [
+        (["pairs", "--schedule", "ladder"], "schedule", "ladder"),
+        (["pairs", "--transport", "of-another-version", "--schedule", "ladder"], "schedule", "ladder"),
+        (["of-another-version", "--order", "reverse"], "order", "reverse"),
+        (["of-another-version", "--engine", "of-another-version"], "engine", "of-another-version"),
+        (["of-another-version", "--like"], "like", ""),
+        ([], "order", "linear"),
+    ],
+)
+def test_a_stored_case_of_another_version_still_states_its_factors(argv: list[str], name: str, value: str) -> None:
+    assert stored_value(argv, name) == value
