@@ -30,8 +30,8 @@ def test_a_reason_that_jobs_share_is_printed_once() -> None:
 
     def failure(job: str, exit_code: int) -> Failure:
         log = str(runs.log_file(folder, job))
-        facts = {"how": f"ended with exit code {exit_code}", "log": log, "exit_code": exit_code}
-        return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher="mpirun", **facts)
+        how = f"ended with exit code {exit_code}"
+        return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher="mpirun", how=how, log=log, exit_code=exit_code)
 
     failed = {"a": failure("a", 1), "b": failure("b", 1), "c": failure("c", 7)}
     printed = str(run.nothing_measured(RunResult(folder, failed)))

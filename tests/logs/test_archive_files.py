@@ -32,9 +32,9 @@ def packed(file: Path, members: dict[str, bytes], kind: str) -> Path:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in members.items():
                 archive.writestr(name, content)
-            link = zipfile.ZipInfo("a/link.log")
-            link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(link, "/etc/passwd")
+            zipped = zipfile.ZipInfo("a/link.log")
+            zipped.create_system, zipped.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(zipped, "/etc/passwd")
         return file
     with tarfile.open(file, _MODES[kind]) as tar:  # type: ignore[call-overload]
         for name, content in members.items():
