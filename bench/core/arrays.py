@@ -73,7 +73,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:
-        """Return a two-dimensional view of `rows` rows, each of which is this array. Nothing is copied."""
+        """Return a two-dimensional view with `rows` rows. Each row is this array, and nothing is copied."""
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:

@@ -211,7 +211,7 @@ def listed(typed: object) -> list[Any]:
 
 
 def split_orders(typed: object) -> list[Any]:
-    """Return a list of texts, each of which is an order of ranks.
+    """Return a list of texts. Each text is an order of ranks.
 
     A list of numbers such as `[0, 2, 1, 3]` is a single order, so the result has one text.
     """

@@ -275,7 +275,7 @@ class _Search:
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
         """Return the ratio of each slow direction of a link.
 
-        The key "out" stands for the direction of the link's first row. The result is empty if no direction is slow. The
+        The key "out" means the direction of the link's first row. The result is empty if no direction is slow. The
         result is also empty if a ladder must measure the link again.
         """
         rows = self._rows

@@ -54,7 +54,7 @@ def _of_step(one: TrainedStep) -> list[StepBar]:
 
 
 def _bars(bars: Sequence[StepBar], longest: float) -> Markup:
-    """Return the bars of one step. `longest`: the time, in seconds, that a bar of full width stands for."""
+    """Return the bars of one step. `longest`: the time of a bar of full width, in seconds."""
     return element("div", *(each for one in bars for each in _bar(one, longest)), class_="bars")
 
 

@@ -58,7 +58,7 @@ class _Meshes:
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
     `_beside`: the number of groups that share the NICs.
     `_crosses`: whether the group has several nodes.
-    `_place`: a number that stands for a mesh and a value of `Communication.when`.
+    `_place`: a number that identifies a mesh and a value of `Communication.when`.
     """
 
     def __init__(self, every: Sequence[_Laid]) -> None:

@@ -183,7 +183,7 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """Yield a GPU's NVLinks. An entry with `count` and `target` in the file stands for `count` links to one target.
+    """Yield a GPU's NVLinks. An entry with `count` and `target` in the file means `count` links to one target.
 
     A hand-written file may have links from a GPU to itself. Links from a GPU to itself are not yielded, but reported in
     `lost`.

@@ -291,7 +291,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter in the column `bound`. The note explains which bound the letter stands for."""
+    """Return a note for each letter in the column `bound`. The note names the bound that the letter means."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():

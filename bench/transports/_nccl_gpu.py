@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. The value CUDA stands for "CUDA or HIP", because one of them is enough."""
+    """What a build of torch lacks. The value CUDA means "CUDA or HIP", because one of them is enough."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"

@@ -45,7 +45,7 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """A run of which the reader has not yet read all lines."""
+    """A run whose lines the reader has not yet read completely."""
 
     most_remarks = 200
 

@@ -173,7 +173,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield each line of a text, and how many lines of the file it stands for.
+    """Yield each line of a text, and the number of lines in the file that it comes from.
 
     The number is 0 if the yielded text is only the part of a line before a CR. The number is above 1 if the next lines
     of the file were left out.
@@ -200,7 +200,7 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """Return a line, and how many lines of the file it stands for.
+    """Return a line, and the number of lines in the file that it comes from.
 
     The number includes the lines that were left out after this line.
     """

@@ -480,7 +480,7 @@ def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]
 
 
 def _texts(database: Database, table: str, column: str) -> dict[int, str]:
-    """Map each number in a column of a table to the text that the number stands for."""
+    """Map each number in a column of a table to the text that the number means."""
     if not database.has(table, column) or not database.has("StringIds", "id", "value"):
         return {}
     query = f'SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN (SELECT DISTINCT "{column}" FROM "{table}")'

@@ -142,7 +142,7 @@ READER = TorchProfiler()
 def _add(batch: Iterable[Any], events: _Events) -> None:
     """Store each event that has a duration under its type.
 
-    This loop handles millions of events, many of which are not used.
+    This loop handles millions of events. Many of these events are not used.
     """
     for event in batch:
         if type(event) is dict and event.get("ph") == "X":
